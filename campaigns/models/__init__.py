@@ -1,0 +1,5 @@
+from campaigns.models.campaign import Campaign
+from campaigns.models.recipient import Recipient
+from campaigns.models.step import CampaignStep
+
+__all__ = ["Campaign", "CampaignStep", "Recipient"]

@@ -1,0 +1,160 @@
+"""Everything from the environment; with nothing set, a development instance on the embedded PostgreSQL."""
+
+from pathlib import Path
+
+from config.environment import Environment, new_credentials_key, new_secret_key
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+VAR = BASE_DIR / "var"
+env = Environment(BASE_DIR / ".env", VAR)
+
+DEBUG = env["DEBUG"]
+SECRET_KEY = env.secret("SECRET_KEY", new_secret_key)
+CREDENTIALS_KEYS = env.secret("CREDENTIALS_KEYS", new_credentials_key)
+ALLOWED_HOSTS = env.required_in_production("ALLOWED_HOSTS") or ["localhost", "127.0.0.1", "[::1]"]
+CSRF_TRUSTED_ORIGINS = env["CSRF_TRUSTED_ORIGINS"]
+
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "unfold.contrib.forms",
+    "unfold.contrib.inlines",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_q",
+    "sessions_app",
+    "campaigns",
+    "dispatch",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "config.urls"
+WSGI_APPLICATION = "config.wsgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# Nothing starts here: the embedded server starts at the first connection, so that checks, mypy and collectstatic never start it.
+if env["DATABASE_URL"]:
+    DATABASES = {"default": env.parsed("DATABASE_URL", lambda e, name: e.db(name))}
+else:
+    DATABASES = {
+        "default": {
+            "ENGINE": "config.embedded_postgres",
+            "NAME": "postgres",
+            "USER": "postgres",
+            "DATA_DIRECTORY": VAR / "postgres",
+        }
+    }
+DATABASES["default"] |= {"CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True, "DISABLE_SERVER_SIDE_CURSORS": True}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
+]
+
+LANGUAGE_CODE = env["LANGUAGE_CODE"]
+TIME_ZONE = env["TIME_ZONE"]
+USE_I18N = True
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+        if DEBUG
+        else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+    },
+}
+
+if not DEBUG:
+    SECURE_SSL_REDIRECT = env["SECURE_SSL_REDIRECT"]
+    SECURE_HSTS_SECONDS = 3600 * 24 * 30
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+SESSION_COOKIE_AGE = 3600 * 8
+
+if env["EMAIL_URL"]:
+    vars().update(env.parsed("EMAIL_URL", lambda e, name: e.email_url(name)))
+else:
+    EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+
+Q_CLUSTER = {
+    "name": "paceline",
+    "workers": 2,
+    "timeout": 600,
+    "retry": 720,  # longer than the timeout, or a slow task is handed out twice
+    "max_attempts": 1,
+    "poll": 1,
+    "catch_up": False,  # after an outage a schedule runs once, not once for each time that was missed
+    "label": "Background tasks",
+} | ({"redis": env["REDIS_URL"]} if env["REDIS_URL"] else {"orm": "default"})
+
+# Sending. DESIGN: pacing lives in the database, these are the only knobs.
+DEFAULT_REGION = env["DEFAULT_REGION"]
+SCHEDULE_GRACE_SECONDS = env["SCHEDULE_GRACE_SECONDS"]
+SEND_DEADLINE_SECONDS = env["SEND_DEADLINE_SECONDS"]
+RECOVERY_POLICY = env["RECOVERY_POLICY"]
+ENGINE_DRIVER = env["ENGINE_DRIVER"]
+WAHA_API_URL = env["WAHA_API_URL"]
+WAHA_API_KEY = env["WAHA_API_KEY"]
+
+# A channel is one file: its key, and where its provider is. Adding one needs no migration.
+CHANNELS = {
+    "waha": "sessions_app.providers.waha.WahaProvider",
+    "sandbox": "sessions_app.providers.sandbox.SandboxProvider",
+    "mock": "sessions_app.providers.mock.MockProvider",
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"facts": {"()": "config.logs.FactsFormatter"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "facts"}},
+    "loggers": {
+        "paceline": {"handlers": ["console"], "level": env["LOG_LEVEL"]},
+        "django": {"handlers": ["console"], "level": "INFO", "propagate": False},
+    },
+}
+
+if env["SENTRY_DSN"]:
+    import sentry_sdk
+
+    sentry_sdk.init(dsn=env["SENTRY_DSN"], send_default_pii=False, include_local_variables=False)
+
+UNFOLD = {
+    "SITE_TITLE": "Paceline",
+    "SITE_HEADER": "Paceline",
+    "SITE_SUBHEADER": "One careful human",
+    "SITE_SYMBOL": "directions_run",
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+}
