@@ -1,159 +1,242 @@
-"""The environment variables that Paceline reads: their names, kinds, defaults, and the refusal of what they cannot mean.
+"""The environment variables that Paceline reads: their names, defaults and meaning, and the refusal of what they cannot mean.
 
 `.env.example` lists the same variables; a test holds the two together.
 """
 
+import difflib
+import os
+import re
 import secrets
 import zoneinfo
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import environ
 import phonenumbers
 from cryptography.fernet import Fernet
+from django.conf import global_settings
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.translation.trans_real import language_code_re
 
-Check = Callable[[Any], Any]
+Parse = Callable[[str], Any]
 
 
-def _zone(value: str) -> str:
-    zoneinfo.ZoneInfo(value)
+def _text(value: str) -> str:
     return value
-
-
-def _language(value: str) -> str:
-    if not language_code_re.match(value):
-        raise ValueError("not a language code such as en or pt-br")
-    return value
-
-
-def _region(value: str) -> str:
-    if value and value not in phonenumbers.SUPPORTED_REGIONS:
-        raise ValueError("not a two-letter country code such as BR")
-    return value
-
-
-def _positive(value: int) -> int:
-    if value < 1:
-        raise ValueError("must be 1 or more")
-    return value
-
-
-def _not_negative(value: int) -> int:
-    if value < 0:
-        raise ValueError("must be 0 or more")
-    return value
-
-
-def _fernet_keys(keys: list[str]) -> list[str]:
-    for key in keys:
-        Fernet(key)
-    return keys
-
-
-def _one_of(*allowed: str) -> Check:
-    def check(value: str) -> str:
-        if value not in allowed:
-            raise ValueError(f"must be one of: {', '.join(allowed)}")
-        return value
-
-    return check
-
-
-def _url(*schemes: str) -> Check:
-    def check(value: str) -> str:
-        if value and not value.startswith(tuple(f"{scheme}://" for scheme in schemes)):
-            raise ValueError(f"must start with {' or '.join(f'{scheme}://' for scheme in schemes)}")
-        return value
-
-    return check
 
 
 def _bool(value: str) -> bool:
     """Stricter than django-environ, which takes every unknown word for False: DEBUG=ture must not pass."""
     known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    if value.strip().lower() not in known:
-        raise ValueError("must be true or false")
-    return known[value.strip().lower()]
+    if value.lower() not in known:
+        raise ValueError("it must be true or false")
+    return known[value.lower()]
 
 
-# name -> (cast, default, check)
-VARIABLES: dict[str, tuple[Any, Any, Check | None]] = {
-    "SECRET_KEY": (str, "", None),
-    "DEBUG": (str, "true", _bool),
-    "ALLOWED_HOSTS": (list, [], None),
-    "CSRF_TRUSTED_ORIGINS": (list, [], None),
-    "SECURE_SSL_REDIRECT": (str, "false", _bool),
-    "DATABASE_URL": (str, "", _url("postgres", "postgresql")),
-    "TIME_ZONE": (str, "UTC", _zone),
-    "LANGUAGE_CODE": (str, "en", _language),
-    "DEFAULT_REGION": (str, "", _region),
-    "CREDENTIALS_KEYS": (list, [], _fernet_keys),
-    "WAHA_API_URL": (str, "", _url("http", "https")),
-    "WAHA_API_KEY": (str, "", None),
-    "SCHEDULE_GRACE_SECONDS": (int, 120, _not_negative),
-    "SEND_DEADLINE_SECONDS": (int, 30, _positive),
-    "RECOVERY_POLICY": (str, "pause", _one_of("pause", "continue")),
-    "ENGINE_DRIVER": (str, "service", _one_of("service", "schedule")),
-    "REDIS_URL": (str, "", _url("redis", "rediss", "unix")),
-    "EMAIL_URL": (str, "", None),
-    "SENTRY_DSN": (str, "", _url("http", "https")),
-    "LOG_LEVEL": (str, "INFO", _one_of("DEBUG", "INFO", "WARNING", "ERROR")),
+def _whole_number(at_least: int) -> Parse:
+    def parse(value: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < at_least:
+            raise ValueError(f"it must be a whole number, {at_least} or more")
+        return int(value)
+
+    return parse
+
+
+def _one_of(*allowed: str) -> Parse:
+    def parse(value: str) -> str:
+        if value not in allowed:
+            raise ValueError(f"it must be one of {', '.join(allowed)}")
+        return value
+
+    return parse
+
+
+def _list(value: str) -> list[str]:
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _zone(value: str) -> str:
+    try:
+        zoneinfo.ZoneInfo(value)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        raise ValueError("it must be an IANA time zone such as America/Sao_Paulo") from None
+    return value
+
+
+def _language(value: str) -> str:
+    known = {code for code, _ in global_settings.LANGUAGES}
+    if value.lower() not in known and value.lower().partition("-")[0] not in known:
+        raise ValueError("it must be a language code such as en or pt-br")
+    return value.lower()
+
+
+def _region(value: str) -> str:
+    if value and value not in phonenumbers.SUPPORTED_REGIONS:
+        raise ValueError("it must be a two-letter country code such as BR, or empty")
+    return value
+
+
+def _url(*schemes: str, path: bool = False) -> Parse:
+    """`path`: the URL must name something after the host. The messages never repeat the URL: it may hold a password."""
+
+    def parse(value: str) -> str:
+        if not value:
+            return value
+        if not value.startswith(tuple(f"{scheme}://" for scheme in schemes)):
+            raise ValueError(f"it must start with {' or '.join(f'{scheme}://' for scheme in schemes)}")
+        try:
+            parts = urlsplit(value)
+            host = parts.hostname
+            _ = parts.port
+        except ValueError:
+            raise ValueError(
+                "host or port cannot be read; characters such as / ? # @ in a password are written as %2F %3F %23 %40"
+            ) from None
+        if path and not parts.path.strip("/"):
+            raise ValueError(f"the name after the host is missing, as in {schemes[0]}://user:password@host:port/name")
+        if not host and not (parts.query or parts.path.strip("/")):
+            raise ValueError("the host is missing")
+        return value
+
+    return parse
+
+
+def _web_url(value: str) -> str:
+    _url("http", "https")(value)
+    if value and not urlsplit(value).hostname:
+        raise ValueError("the host is missing")
+    return value
+
+
+def _sentry_dsn(value: str) -> str:
+    _web_url(value)
+    if value and not (urlsplit(value).username and urlsplit(value).path.strip("/")):
+        raise ValueError("it must look like https://key@host/project")
+    return value
+
+
+def _email_url(value: str) -> str:
+    scheme, found, _ = value.partition("://")
+    if value and not (found and scheme in environ.Env.EMAIL_SCHEMES):
+        raise ValueError(f"it must start with one of {', '.join(f'{name}://' for name in environ.Env.EMAIL_SCHEMES)}")
+    if scheme.startswith("smtp"):
+        _url(scheme)(value)
+    return value
+
+
+def _web_urls(value: str) -> list[str]:
+    return [_web_url(part) for part in _list(value)]
+
+
+def _fernet_keys(value: str) -> list[str]:
+    keys = _list(value)
+    for key in keys:
+        try:
+            Fernet(key)
+        except ValueError:
+            raise ValueError("each key must be 32 url-safe base64-encoded bytes, as Fernet.generate_key() makes them") from None
+    return keys
+
+
+# name -> (default as it would be written, meaning)
+VARIABLES: dict[str, tuple[str, Parse]] = {
+    "SECRET_KEY": ("", _text),
+    "DEBUG": ("true", _bool),
+    "ALLOWED_HOSTS": ("", _list),
+    "CSRF_TRUSTED_ORIGINS": ("", _web_urls),
+    "SECURE_SSL_REDIRECT": ("false", _bool),
+    "DATABASE_URL": ("", _url("postgres", "postgresql", path=True)),
+    "TIME_ZONE": ("UTC", _zone),
+    "LANGUAGE_CODE": ("en", _language),
+    "DEFAULT_REGION": ("", _region),
+    "CREDENTIALS_KEYS": ("", _fernet_keys),
+    "WAHA_API_URL": ("", _web_url),
+    "WAHA_API_KEY": ("", _text),
+    "SCHEDULE_GRACE_SECONDS": ("120", _whole_number(at_least=0)),
+    "SEND_DEADLINE_SECONDS": ("30", _whole_number(at_least=1)),
+    "RECOVERY_POLICY": ("pause", _one_of("pause", "continue")),
+    "ENGINE_DRIVER": ("service", _one_of("service", "schedule")),
+    "REDIS_URL": ("", _url("redis", "rediss", "unix")),
+    "EMAIL_URL": ("", _email_url),
+    "SENTRY_DSN": ("", _sentry_dsn),
+    "LOG_LEVEL": ("INFO", _one_of("DEBUG", "INFO", "WARNING", "ERROR")),
 }
+_REQUIRED_IN_PRODUCTION = ("SECRET_KEY", "ALLOWED_HOSTS", "CREDENTIALS_KEYS")
 
 
 class Environment:
-    """Reads the variables above once; a value that cannot be meant is refused with the variable's name."""
+    """Reads all of the variables above at once, so that a value which cannot be meant is refused at the start, with its name.
+
+    What is set in the process goes before what `env_file` says.
+    """
 
     def __init__(self, env_file: Path, var: Path) -> None:
         self._var = var
         if env_file.exists():
             environ.Env.read_env(env_file)
-        self._env = environ.Env()
+        self._values = {name: self._read(name) for name in VARIABLES}
+        missing = [name for name in _REQUIRED_IN_PRODUCTION if not self._values["DEBUG"] and not self._values[name]]
+        if missing:
+            raise ImproperlyConfigured(f"with DEBUG=false these must be set: {', '.join(missing)}; see .env.example")
 
     def __getitem__(self, name: str) -> Any:
-        cast, default, check = VARIABLES[name]
+        return self._values[name]
+
+    def _read(self, name: str) -> Any:
+        # Not through environ.Env: it takes a value that begins with $ for the name of another variable.
+        default, parse = VARIABLES[name]
         try:
-            value = self._env.get_value(name, cast=cast, default=default)
-            return check(value) if check else value
-        except (ValueError, KeyError, zoneinfo.ZoneInfoNotFoundError, ImproperlyConfigured) as error:
-            raise ImproperlyConfigured(f"{name} in the environment is not usable: {error}. See .env.example.") from None
+            return parse(os.environ.get(name, default).strip())
+        except ValueError as error:
+            raise ImproperlyConfigured(f"{name} in the environment is not usable: {error}; see .env.example") from None
 
     def parsed(self, name: str, parse: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-        """A URL variable taken apart by django-environ; a malformed one is refused by name."""
+        """A URL variable taken apart by django-environ (`environ.Env.db_url_config`); one that it cannot read is refused by name."""
         try:
-            return parse(self._env, name)
-        except (ValueError, KeyError, ImproperlyConfigured) as error:
-            raise ImproperlyConfigured(f"{name} in the environment is not usable: {error}. See .env.example.") from None
+            return parse(self._values[name])
+        except (ValueError, KeyError, ImproperlyConfigured):
+            raise ImproperlyConfigured(f"{name} in the environment is not usable: the URL cannot be read; see .env.example") from None
 
     def secret(self, name: str, make: Callable[[], str]) -> Any:
-        """The variable; on a development instance one that is generated once and kept in var/. Refused when missing elsewhere."""
-        value = self[name]
+        """The variable; on a development instance one that is generated once and kept in var/."""
+        value = self._values[name]
         if value:
             return value
-        if not self["DEBUG"]:
-            raise ImproperlyConfigured(f"{name} must be set when DEBUG=false. See .env.example.")
         kept = self._var / name.lower()
         if not kept.exists():
-            self._var.mkdir(exist_ok=True)
+            self._var.mkdir(parents=True, exist_ok=True)
             _write_once(kept, make())
-        text = kept.read_text().strip()
-        return [text] if isinstance(value, list) else text
+        try:
+            found = VARIABLES[name][1](kept.read_text().strip())
+        except ValueError as error:
+            raise ImproperlyConfigured(f"{kept} is not usable: {error}; restore it, or set {name}") from None
+        if not found:
+            raise ImproperlyConfigured(f"{kept} is empty: restore it, or set {name}")
+        return found
 
-    def required_in_production(self, name: str) -> Any:
-        value = self[name]
-        if not value and not self["DEBUG"]:
-            raise ImproperlyConfigured(f"{name} must be set when DEBUG=false. See .env.example.")
-        return value
+
+def unread_names(env_file: Path) -> list[tuple[str, str]]:
+    """What `env_file` sets and nothing reads, each with the known name that looks most like it (or ""); a line that is no setting too."""
+    if not env_file.exists():
+        return []
+    unread = []
+    for line in env_file.read_text().splitlines():
+        name = line.strip().removeprefix("export ").partition("=")[0].strip()
+        if not line.strip() or line.lstrip().startswith("#") or (name in VARIABLES and re.match(rf"(export )?{name}=", line)):
+            continue
+        unread.append((name, next(iter(difflib.get_close_matches(name.upper(), VARIABLES, n=1)), "")))
+    return unread
 
 
 def _write_once(path: Path, text: str) -> None:
     """Two processes that start together agree on one key: the first link wins, and no reader sees half a file."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     draft.touch(mode=0o600)
-    draft.write_text(text)
+    with draft.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # what is encrypted with it is of no use without it
     try:
         path.hardlink_to(draft)
     except FileExistsError:

@@ -6,7 +6,10 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class FactsFormatter(logging.Formatter):
-    """`2026-11-30 10:00:00 INFO sent session=Sales address=+55119****0101`: what `extra=` carries is printed, in its order."""
+    """`2026-11-30 10:00:00 INFO sent session=Sales address=+55119****0101`: what `extra=` carries is printed, in its order.
+
+    Times are in the zone of TIME_ZONE. A fact stays one word on one line, whatever is in it.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -18,4 +21,5 @@ class FactsFormatter(logging.Formatter):
 
 def _quoted(value: object) -> str:
     text = str(value)
-    return repr(text) if any(character.isspace() for character in text) or not text else text
+    plain = text and text.isprintable() and not any(character in " \"'=" for character in text)
+    return text if plain else repr(text)

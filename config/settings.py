@@ -2,16 +2,20 @@
 
 from pathlib import Path
 
+import environ
+
 from config.environment import Environment, new_credentials_key, new_secret_key
+from config.navigation import SIDEBAR
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR = BASE_DIR / "var"
-env = Environment(BASE_DIR / ".env", VAR)
+ENV_FILE = BASE_DIR / ".env"
+env = Environment(ENV_FILE, VAR)
 
 DEBUG = env["DEBUG"]
 SECRET_KEY = env.secret("SECRET_KEY", new_secret_key)
 CREDENTIALS_KEYS = env.secret("CREDENTIALS_KEYS", new_credentials_key)
-ALLOWED_HOSTS = env.required_in_production("ALLOWED_HOSTS") or ["localhost", "127.0.0.1", "[::1]"]
+ALLOWED_HOSTS = env["ALLOWED_HOSTS"] or ["localhost", "127.0.0.1", "[::1]"]
 CSRF_TRUSTED_ORIGINS = env["CSRF_TRUSTED_ORIGINS"]
 
 INSTALLED_APPS = [
@@ -26,6 +30,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_q",
+    "config",
     "sessions_app",
     "campaigns",
     "dispatch",
@@ -60,13 +65,12 @@ TEMPLATES = [
 
 # Nothing starts here: the embedded server starts at the first connection, so that checks, mypy and collectstatic never start it.
 if env["DATABASE_URL"]:
-    DATABASES = {"default": env.parsed("DATABASE_URL", lambda e, name: e.db(name))}
+    DATABASES = {"default": env.parsed("DATABASE_URL", environ.Env.db_url_config)}
 else:
     DATABASES = {
         "default": {
             "ENGINE": "config.embedded_postgres",
             "NAME": "postgres",
-            "USER": "postgres",
             "DATA_DIRECTORY": VAR / "postgres",
         }
     }
@@ -103,7 +107,7 @@ SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_AGE = 3600 * 8
 
 if env["EMAIL_URL"]:
-    vars().update(env.parsed("EMAIL_URL", lambda e, name: e.email_url(name)))
+    vars().update(env.parsed("EMAIL_URL", environ.Env.email_url_config))
 else:
     EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
 
@@ -157,4 +161,7 @@ UNFOLD = {
     "SITE_SYMBOL": "directions_run",
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
+    "SHOW_BACK_BUTTON": True,
+    "DASHBOARD_CALLBACK": "config.dashboard.fill",
+    "SIDEBAR": SIDEBAR,
 }

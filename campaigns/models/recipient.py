@@ -1,17 +1,25 @@
 """One person of one campaign."""
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Func, Q, Value
+from django.db.models.functions import Coalesce
 
+from campaigns import rendering
 from campaigns.models.campaign import Campaign
+
+_BLANK = rendering.BLANK.replace("\x00", "")  # PostgreSQL has no NUL
 
 
 class RecipientQuerySet(models.QuerySet["Recipient"]):
     def lacking(self, variable: str) -> "RecipientQuerySet":
         """Recipients for whom a text with this variable would have a hole. A blank value is a hole; "0" is not."""
-        if variable == "name":
-            return self.filter(name="")
-        return self.exclude(**{"metadata__has_key": variable}) | self.filter(**{f"metadata__{variable}__regex": r"^\s*$"})
+        if variable == "address":
+            return self.none()
+        # A function, since a key in a lookup goes wrong for names such as "1", "len" and "a__b".
+        value = F("name") if variable == "name" else Func(F("metadata"), Value(variable), function="jsonb_extract_path_text")
+        text = Coalesce(value, Value(""), output_field=models.TextField())
+        visible = Func(text, Value(_BLANK), function="btrim", output_field=models.TextField())
+        return self.alias(visible=visible).filter(visible="")
 
 
 class Recipient(models.Model):

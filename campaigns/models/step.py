@@ -4,6 +4,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from django.core.exceptions import ValidationError
+from django.core.validators import URLValidator
 from django.db import models
 from django.db.models import Q
 
@@ -53,7 +54,7 @@ class CampaignStep(models.Model):
     name = models.CharField(max_length=200, blank=True, default="")
     message_type = models.CharField(max_length=20, choices=Type, default=Type.TEXT)
     text = models.TextField(blank=True, default="", help_text='Variables: {{ name }} or {{ city|default:"your town" }}.')
-    media_url = models.URLField(max_length=2000, blank=True, default="")
+    media_url = models.CharField("media URL", max_length=2000, blank=True, default="", validators=[URLValidator(["https", "http"])])
     caption = models.TextField(blank=True, default="")
     link_preview = models.BooleanField(default=True)
     link_preview_quality = models.CharField(max_length=10, choices=PreviewQuality, default=PreviewQuality.LOW)

@@ -8,7 +8,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -64,9 +64,7 @@ class SendResult:
         return cls(Answer.ACCEPTED, message_id=message_id, http_status=http_status)
 
     @classmethod
-    def refused(
-        cls, code: ErrorCode, detail: str, *, retry_after: timedelta | None = None, http_status: int | None = None
-    ) -> "SendResult":
+    def refused(cls, code: ErrorCode, detail: str, *, retry_after: timedelta | None = None, http_status: int | None = None) -> "SendResult":
         return cls(Answer.REFUSED, code=code, detail=detail, retry_after=retry_after, http_status=http_status)
 
     @classmethod
@@ -87,6 +85,17 @@ class Message:
     template_name: str = ""
     template_language: str = ""
     template_components: tuple[Any, ...] = ()
+
+    @property
+    def body(self) -> str:
+        """The filled text that the ledger keeps: the caption where there is media, the text elsewhere."""
+        return self.text if self.type in {MessageType.TEXT, MessageType.TEMPLATE} else self.caption
+
+    def with_body(self, body: str) -> "Message":
+        """The same message with the bytes of an earlier attempt."""
+        if self.type in {MessageType.TEXT, MessageType.TEMPLATE}:
+            return replace(self, text=body)
+        return replace(self, caption=body)
 
 
 @dataclass(frozen=True)

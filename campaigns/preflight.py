@@ -1,0 +1,133 @@
+"""What would go wrong with a campaign, found before it starts. Read-only."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from campaigns import rendering
+from campaigns.models import Campaign, CampaignStep
+from sessions_app.providers.base import ChannelProvider, MessageType
+from sessions_app.providers.registry import UnknownChannel
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: Literal["error", "warning"]  # an error keeps the campaign from starting
+    text: str
+
+
+def examine(campaign: Campaign, *, now: datetime) -> list[Finding]:
+    """Errors first. Costs one count, and one more for each variable without a default."""
+    steps = list(campaign.steps.order_by("order"))
+    for step in steps:
+        step.campaign = campaign
+    findings = [*_channel(campaign, steps), *_recipients(campaign, steps), *_hours(campaign, now)]
+    if not steps:
+        findings.append(_error("The campaign has no steps. Add a step with its text."))
+    for step in steps:
+        findings += [*_texts(step), *_times(campaign, step, now)]
+    return sorted(findings, key=lambda finding: finding.level)
+
+
+def blockers(campaign: Campaign, *, now: datetime) -> list[str]:
+    """The sentences of the errors alone."""
+    return [finding.text for finding in examine(campaign, now=now) if finding.level == "error"]
+
+
+def _error(text: str) -> Finding:
+    return Finding("error", text)
+
+
+def _warning(text: str) -> Finding:
+    return Finding("warning", text)
+
+
+def _channel(campaign: Campaign, steps: list[CampaignStep]) -> Iterator[Finding]:
+    try:
+        provider = campaign.session.provider_class
+    except UnknownChannel as unknown:
+        yield _error(f'The session "{campaign.session}" cannot send: {unknown}')
+        return
+    for step in steps:
+        yield from _what_the_channel_takes(step, provider)
+    if provider.pacing is None:
+        yield from _floors(campaign)
+
+
+def _what_the_channel_takes(step: CampaignStep, provider: type[ChannelProvider]) -> Iterator[Finding]:
+    if MessageType(step.message_type) not in provider.message_types:
+        known = ", ".join(sorted(provider.message_types))
+        yield _error(f"{step}: {provider.label} cannot send {step.message_type}. It can send: {known}.")
+    longest = max(map(len, (step.text, step.caption)))
+    if provider.max_text_length is not None and longest > provider.max_text_length:
+        yield _warning(f"{step}: the text has {longest} characters, and {provider.label} takes {provider.max_text_length}. Shorten it.")
+
+
+def _floors(campaign: Campaign) -> Iterator[Finding]:
+    used = campaign.pacing
+    for name in ("min_interval", "max_interval", "batch_size", "batch_pause"):
+        wanted, real = getattr(campaign, name), getattr(used, name)
+        if wanted != real:
+            label = Campaign._meta.get_field(name).verbose_name.capitalize()
+            yield _warning(f"{label}: {wanted} is outside what keeps a number safe; {real} will be used.")
+
+
+def _recipients(campaign: Campaign, steps: list[CampaignStep]) -> Iterator[Finding]:
+    total = campaign.recipients.count()
+    if not total:
+        yield _error("The campaign has no recipients. Import a list or add people.")
+        return
+    counted: dict[str, int] = {}
+    for step in steps:
+        for name in sorted(rendering.required(step.message)):
+            if name not in counted:
+                counted[name] = campaign.recipients.lacking(name).count()
+            if counted[name]:
+                remedy = f'Fill it in, or write {{{{ {name}|default:"..." }}}}.'
+                if counted[name] == total:
+                    remedy = f"{_known_names(campaign)} {remedy}"
+                yield _error(f'{step}: {counted[name]} of {total} recipients have no value for "{name}". {remedy}')
+
+
+def _known_names(campaign: Campaign) -> str:
+    first = campaign.recipients.order_by("order", "pk").first()
+    names = sorted(first.variables)[:20] if first else []
+    return f"The first recipient has: {', '.join(names)}."
+
+
+def _texts(step: CampaignStep) -> Iterator[Finding]:
+    for text in rendering.texts_of(step.message):
+        for problem in rendering.check(text):
+            yield _error(f"{step}: {problem}")
+    kind = MessageType(step.message_type)
+    if kind is MessageType.TEXT and rendering.is_blank(step.text):
+        yield _error(f"{step}: the text is empty. Write it.")
+    elif kind is MessageType.TEMPLATE and not step.template_name.strip():
+        yield _error(f"{step}: no template is named. Give the name under which the channel knows it.")
+    elif kind not in {MessageType.TEXT, MessageType.TEMPLATE} and not step.media_url:
+        yield _error(f"{step}: there is no file to send. Give its address (media URL).")
+
+
+def _times(campaign: Campaign, step: CampaignStep, now: datetime) -> Iterator[Finding]:
+    if step.runs_made:
+        return
+    first = step.scheduled_at or campaign.scheduled_at or now
+    if step.recurrence_until and first.astimezone(step.zone).date() > step.recurrence_until:
+        yield _error(f"{step}: it repeats until {step.recurrence_until}, which is before its first run. Choose a later end.")
+    if step.scheduled_at and step.scheduled_at < now and step.status == CampaignStep.Status.PENDING:
+        moment = f"{step.scheduled_at.astimezone(step.zone):%Y-%m-%d %H:%M} {step.zone}"
+        yield _warning(f"{step}: its time ({moment}) has passed. It goes out as soon as it is reached.")
+
+
+def _hours(campaign: Campaign, now: datetime) -> Iterator[Finding]:
+    start = max(now, campaign.scheduled_at or now)
+    window = campaign.safe_window(start)
+    if window is None or window.opens_at <= start:
+        return
+    opens = f"{window.opens_at.astimezone(campaign.zone):%Y-%m-%d %H:%M} {campaign.zone}"
+    hours = f"{campaign.safe_from:%H:%M} to {campaign.safe_until:%H:%M}"
+    if campaign.safe_hours == Campaign.SafeHours.BLOCK:
+        yield _warning(f"The start is outside the safe hours ({hours}): nothing is sent before {opens}.")
+    else:
+        yield _warning(f"The start is outside the safe hours ({hours}), which begin at {opens}. Messages at night get numbers reported.")

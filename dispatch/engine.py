@@ -1,0 +1,358 @@
+"""Claim -> send -> settle. The database work stays in the caller's thread; a small pool does the network calls and touches no ORM."""
+
+import logging
+import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+from django.db import DataError, IntegrityError, InterfaceError, InternalError, OperationalError
+
+from campaigns import rendering
+from dispatch import lanes, outcomes, verification
+from dispatch.lanes import Claimed, Settlement
+from dispatch.models import Run
+from dispatch.providers import Providers, frozen_message
+from dispatch.recovery import lease, send_deadline
+from dispatch.verification import Conclusion, Question, VerifyPolicy
+from sessions_app import pacing as rules
+from sessions_app import transitions as session_transitions
+from sessions_app.addresses import mask
+from sessions_app.checking import ask
+from sessions_app.models import Session
+from sessions_app.providers.base import ChannelProvider, Deadline, ErrorCode, Message, SendResult, SessionCheck
+
+logger = logging.getLogger("paceline.engine")
+
+THREADS = 16
+MOST_LANES_IN_ONE_STATEMENT = 64
+
+
+
+def human_pacing(claimed: Claimed) -> rules.Human:
+    """The campaign's values as they stood at the claim, lifted to the floors."""
+    return rules.human(
+        min_interval=claimed.min_interval,
+        max_interval=claimed.max_interval,
+        batch_size=claimed.batch_size,
+        batch_pause=claimed.batch_pause,
+    )
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer that the ledger does not have yet."""
+
+    claimed: Claimed
+    body: str | None
+    result: SendResult
+
+
+@dataclass(frozen=True)
+class _Sending:
+    claimed: Claimed
+    body: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class _Verifying:
+    question: Question
+
+
+@dataclass(frozen=True)
+class _Checking:
+    session_id: int
+
+
+@dataclass
+class Engine:
+    """One process's hands. Not thread-safe: one thread calls it, and that thread owns the connection.
+
+    `human` is for tests alone, which scale the waits down; nothing in the project or its settings can reach it.
+    """
+
+    owner: uuid.UUID
+    threads: int = THREADS
+    deadline: timedelta = field(default_factory=send_deadline)
+    lease: timedelta = field(default_factory=lease)
+    verify: VerifyPolicy = field(default_factory=VerifyPolicy)
+    rng: Random = field(default_factory=Random)
+    human: Callable[[Claimed], rules.Human] = human_pacing
+    now: datetime | None = None  # tests set it; None is the database's clock
+
+    def __post_init__(self) -> None:
+        self.providers = Providers()
+        self.unsettled: list[Answered] = []
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="send")
+        self._in_flight: dict[Future[Any], _Sending | _Verifying | _Checking] = {}
+        self._claim_is_doubtful = False
+        self._messages: OrderedDict[int, Message] = OrderedDict()
+
+    # -- what is going on ------------------------------------------------------------------------------------------------------
+
+    @property
+    def idle_threads(self) -> int:
+        return self.threads - len(self._in_flight)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._in_flight)
+
+    def wait(self, seconds: float) -> None:
+        """Until something came back, at most this long."""
+        if self._in_flight:
+            wait(self._in_flight, timeout=seconds, return_when=FIRST_COMPLETED)
+
+    # -- claim -----------------------------------------------------------------------------------------------------------------
+
+    def claim(self) -> int:
+        """Take what is due, never more than there are idle threads, and hand it to them. Returns how many rows were taken.
+
+        When the connection breaks meanwhile, nobody knows whether the claim was committed. Nothing has left yet, so what turns out to be ours
+        is given back unsent at the next claim.
+        """
+        try:
+            if self._claim_is_doubtful:
+                self._give_back_strays()
+            return self._claim()
+        except (OperationalError, InterfaceError, InternalError):
+            self._claim_is_doubtful = True
+            raise
+
+    def _claim(self) -> int:
+        taken = 0
+        while (idle := self.idle_threads) > 0:
+            full, room = self._origin_room()
+            limit = min(idle, room, MOST_LANES_IN_ONE_STATEMENT)
+            deadline = Deadline(self.deadline)  # before the claim: the time it takes, and the queueing, count
+            rows = self._claim_once(lanes_wanted=limit, rows=1, full=full)
+            spare = limit - len(rows)
+            if spare > 0 and any(row.rate is not None for row in rows):
+                rows += self._claim_once(lanes_wanted=1, rows=spare, full=full)
+            for row in rows:
+                self._submit(row, deadline)
+            taken += len(rows)
+            if len(rows) < limit:
+                break
+        return taken
+
+    def _claim_once(self, *, lanes_wanted: int, rows: int, full: list[str]) -> list[Claimed]:
+        return lanes.claim(owner=self.owner, lanes=lanes_wanted, rows=rows, lease=self.lease, full_origins=full, now=self.now)
+
+    def _give_back_strays(self) -> None:
+        known = {job.claimed.id for job in self._in_flight.values() if isinstance(job, _Sending)}
+        for claimed in lanes.owned_by(self.owner):
+            if claimed.id not in known:
+                self.unsettled.append(Answered(claimed, None, SendResult.unsent("the database went away during the claim")))
+        self._claim_is_doubtful = False
+        self.settle()
+
+    def _origin_room(self) -> tuple[list[str], int]:
+        """The origins that have their share of threads already, and how many more calls the others may get: one that hangs holds up itself."""
+        cap = max(1, self.threads * 3 // 4)
+        busy = Counter(job.origin for job in self._in_flight.values() if isinstance(job, _Sending) and job.origin)
+        full = [origin for origin, count in busy.items() if count >= cap]
+        room = min((cap - count for count in busy.values() if count < cap), default=cap)
+        return full, room
+
+    def _submit(self, claimed: Claimed, deadline: Deadline) -> None:
+        """Anything that goes wrong before the call costs this row and is reported; it never costs the pass."""
+        try:
+            provider = self.providers.by_id(claimed.session_id, claimed.session_version)
+            if provider is None:
+                raise _Unusable(ErrorCode.DISCONNECTED, "the credentials of the session cannot be read")
+            message = self._fill(claimed)
+        except _Unusable as error:
+            self.unsettled.append(Answered(claimed, None, SendResult.refused(error.code, str(error))))
+        except (OperationalError, InterfaceError, InternalError):
+            raise
+        except Exception as error:
+            logger.exception("a message could not be prepared", extra={"log": claimed.id})
+            detail = f"could not be prepared: {type(error).__name__}"
+            self.unsettled.append(Answered(claimed, None, SendResult.refused(ErrorCode.FATAL, detail)))
+        else:
+            future = self._pool.submit(_send, provider, claimed, message, deadline)
+            self._in_flight[future] = _Sending(claimed, message.body, provider.origin)
+
+    def _fill(self, claimed: Claimed) -> Message:
+        assert claimed.run_id is not None
+        message = self._message(claimed.run_id)
+        if claimed.body is not None:
+            return message.with_body(claimed.body)  # a retry sends the same bytes
+        values = {**claimed.metadata, "name": claimed.name, "address": claimed.address}
+        try:
+            return rendering.render_message(message, values)
+        except rendering.MissingVariable as error:
+            raise _Unusable(ErrorCode.FATAL, f"nothing was sent: {error}") from None
+
+    def _message(self, run_id: int) -> Message:
+        if run_id not in self._messages:
+            self._messages[run_id] = frozen_message(Run.objects.get(pk=run_id))
+            while len(self._messages) > 1000:
+                self._messages.popitem(last=False)
+        return self._messages[run_id]
+
+    # -- settle ----------------------------------------------------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """Take over what the threads brought back. What concerns messages waits in `unsettled` until the ledger has it."""
+        for future in [future for future in self._in_flight if future.done()]:
+            job = self._in_flight.pop(future)
+            match job:
+                case _Sending():
+                    self.unsettled.append(Answered(job.claimed, job.body, _result(future)))
+                case _Verifying():
+                    self._conclude(job.question, future)
+                case _Checking():
+                    session_transitions.record_check(job.session_id, future.result())
+
+    def settle(self) -> set[int]:
+        """Write every answer that is still unsettled. Returns the sessions whose lane is in trouble. Raises when the database is away."""
+        troubled: set[int] = set()
+        while self.unsettled:
+            batch = _for_few_lanes(self.unsettled)
+            try:
+                troubled |= self._settle(batch)
+            except (DataError, IntegrityError):
+                logger.exception("a settle failed; its answers are written one by one")
+                troubled |= self._settle_each(batch)
+            written = {id(answer) for answer in batch}
+            self.unsettled = [answer for answer in self.unsettled if id(answer) not in written]
+        return troubled
+
+    def _settle(self, batch: list[Answered]) -> set[int]:
+        settlements = [_settlement(answer) for answer in batch]
+        effects = {}
+        for session_id in {answer.claimed.session_id for answer in batch}:
+            mine = [answer for answer in batch if answer.claimed.session_id == session_id]
+            last = max((answer.claimed for answer in mine), key=lambda claimed: (claimed.token, claimed.attempts_in_run))
+            effects[session_id] = outcomes.effect_of(
+                [answer.result for answer in mine],
+                human=None if last.rate is not None else self.human(last),
+                attempts_in_run=last.attempts_in_run,
+                attempts_in_batch=last.attempts_in_batch,
+                rate_limits_before=last.consecutive_rate_limits,
+                rng=self.rng,
+            )
+        changed, troubled = lanes.settle(settlements, effects, verify_after=self.verify.first, now=self.now)
+        for answer, settlement in zip(batch, settlements, strict=True):
+            _log(answer, settlement, is_late=answer.claimed.id not in changed)
+        return troubled
+
+    def _settle_each(self, batch: list[Answered]) -> set[int]:
+        """One answer that cannot be stored must not hold up the others: it is stored without its texts."""
+        troubled: set[int] = set()
+        for answer in batch:
+            try:
+                troubled |= self._settle([answer])
+            except (DataError, IntegrityError):
+                bare = SendResult(answer.result.answer, code=answer.result.code, detail="the provider's words could not be stored")
+                troubled |= self._settle([Answered(answer.claimed, None, bare)])
+        return troubled
+
+    # -- verify and check ------------------------------------------------------------------------------------------------------
+
+    def ask_about_unconfirmed(self) -> int:
+        """Have the provider asked about messages whose outcome nobody knows; they get the threads that sending leaves idle."""
+        spare = min(self.idle_threads, max(1, self.threads // 4)) if self.idle_threads else 0
+        questions = verification.take_due(self.providers, self.verify, limit=spare, now=self.now) if spare else []
+        for question in questions:
+            self._in_flight[self._pool.submit(question.ask)] = _Verifying(question)
+        return len(questions)
+
+    def _conclude(self, question: Question, future: "Future[Any]") -> None:
+        conclusion = verification.conclude(question, future.result(), self.verify, now=self.now)
+        if conclusion != Conclusion.OPEN:
+            logger.info("verified", extra={"log": question.log_id, "conclusion": conclusion.value})
+
+    def check(self, session: Session) -> bool:
+        """Have the provider asked whether the session can send. False: it cannot be asked now; try at the next pass."""
+        if any(isinstance(job, _Checking) and job.session_id == session.pk for job in self._in_flight.values()):
+            return True
+        provider = self.providers.of(session)
+        if provider is None or not self.idle_threads:
+            return False
+        future: Future[SessionCheck] = self._pool.submit(ask, provider)
+        self._in_flight[future] = _Checking(session.pk)
+        return True
+
+    # -- the end ---------------------------------------------------------------------------------------------------------------
+
+    def give_back(self) -> None:
+        """What no thread has begun is given back unsent."""
+        for future in list(self._in_flight):
+            if future.cancel():
+                job = self._in_flight.pop(future)
+                if isinstance(job, _Sending):
+                    self.unsettled.append(Answered(job.claimed, None, SendResult.unsent("stopped before it was sent")))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Unusable(Exception):
+    def __init__(self, code: ErrorCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+def _send(provider: ChannelProvider, claimed: Claimed, message: Message, deadline: Deadline) -> SendResult:
+    """In a thread. No transaction is open, no ORM is touched."""
+    if deadline.passed:
+        return SendResult.unsent("its time was up before a thread was free")
+    return provider.send(claimed.address, message, claimed.client_ref, deadline)
+
+
+def _result(future: "Future[SendResult]") -> SendResult:
+    error = future.exception()
+    if error is None:
+        return future.result()
+    # a bug in the provider: nobody knows how far it got. The text of the exception may hold secrets, its type does not.
+    logger.error("a provider raised", extra={"error": type(error).__name__})
+    return SendResult.refused(ErrorCode.UNCONFIRMED, f"the provider raised {type(error).__name__}")
+
+
+def _for_few_lanes(answers: Iterable[Answered]) -> list[Answered]:
+    """The longest head of the list that concerns no more lanes than one statement should carry."""
+    sessions: set[int] = set()
+    batch: list[Answered] = []
+    for answer in answers:
+        sessions.add(answer.claimed.session_id)
+        if len(sessions) > MOST_LANES_IN_ONE_STATEMENT or len(batch) >= 4 * MOST_LANES_IN_ONE_STATEMENT:
+            break
+        batch.append(answer)
+    return batch
+
+
+def _settlement(answer: Answered) -> Settlement:
+    outcome = outcomes.outcome_of(answer.result)
+    return Settlement(
+        claimed=answer.claimed,
+        status=outcome.status,
+        code=str(outcome.code),
+        message_id=answer.result.message_id[:200],
+        error=answer.result.detail[:500],
+        http_status=answer.result.http_status,
+        body=answer.body,
+    )
+
+
+def _log(answer: Answered, settlement: Settlement, *, is_late: bool) -> None:
+    level = logging.INFO if settlement.status in {"SENT", "PENDING"} else logging.WARNING
+    facts: dict[str, Any] = {
+        "outcome": settlement.status,
+        "address": mask(answer.claimed.address),
+        "log": answer.claimed.id,
+        "campaign": answer.claimed.campaign_id,
+        "session": answer.claimed.session_id,
+    }
+    if settlement.status != "SENT":
+        facts |= {"code": settlement.code, "detail": settlement.error}
+    if is_late:
+        facts["late"] = "changed nothing"
+    logger.log(level, "sent" if settlement.status == "SENT" else "not sent", extra=facts)

@@ -1,0 +1,148 @@
+"""The loop of `run_scheduler`, and of every other driver that lends the engine a process: passes, rest, heartbeat, a clean end."""
+
+import logging
+import os
+import socket
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+
+from django.db import close_old_connections, connection
+from django.db.models.functions import Now
+
+from config.version import VERSION
+from dispatch import recovery
+from dispatch.engine import Engine
+from dispatch.models import Heartbeat
+from dispatch.scheduler import DATABASE_AWAY, PassReport, run_pass, run_until_idle, seconds_until_due
+from dispatch.stopping import SLICE, StopFlag, rest
+
+logger = logging.getLogger("paceline.scheduler")
+
+CLAIMS_ARE_POLLED_EVERY = 1.0  # seconds, at most
+BEAT_INTERVAL = timedelta(seconds=10)
+BEAT_IS_LOGGED_EVERY = timedelta(minutes=5)
+LAST_SETTLE_TAKES_AT_MOST = timedelta(seconds=15)
+
+
+def start_heart(kind: Heartbeat.Kind, interval: timedelta = BEAT_INTERVAL) -> Heartbeat:
+    """A new row: this process start. What an earlier one left is seen to now, so that its death is not found again after a clean stop."""
+    heart = Heartbeat.objects.create(
+        kind=kind,
+        host=socket.gethostname(),
+        host_identity=recovery.host_identity(),
+        pid=os.getpid(),
+        version=VERSION,
+        interval=interval,
+    )
+    recovery.take_over()
+    return heart
+
+
+@dataclass
+class Loop:
+    """One process's loop. `run` returns the exit code."""
+
+    heart: Heartbeat
+    engine: Engine
+    stop: StopFlag
+    interval: float = 1.0  # seconds between two looks at what is due
+    _planned_at: float = float("-inf")
+    _beat_at: float = float("-inf")
+    _logged_at: float = 0.0
+    _database_is_away: bool = False
+
+    def run(self) -> int:
+        logger.info("scheduler started", extra={"pid": self.heart.pid, "owner": str(self.heart.pk), "version": VERSION})
+        self._logged_at = time.monotonic()
+        while not self.stop.requested:
+            if not connection.in_atomic_block:
+                close_old_connections()
+            try:
+                report = self._pass()
+            except DATABASE_AWAY as error:
+                self._wait_for_database(error)
+                continue
+            self._database_is_back()
+            self._rest(report)
+        return self._end()
+
+    def _pass(self) -> PassReport:
+        now = time.monotonic()
+        planning = now - self._planned_at >= self.interval
+        if planning:
+            self._planned_at = now
+        report = run_pass(self.engine, planning=planning)
+        if now - self._beat_at >= BEAT_INTERVAL.total_seconds() / 2:
+            Heartbeat.objects.filter(pk=self.heart.pk).update(beat_at=Now(), last_pass_at=Now())
+            self._beat_at = now
+        self._say(report, now)
+        return report
+
+    def _say(self, report: PassReport, now: float) -> None:
+        if report.found_work:
+            logger.debug("pass", extra=report.facts())
+            planned = {name: count for name, count in report.facts().items() if name not in {"claimed", "settled", "asked"}}
+            if planned:
+                logger.info("pass", extra=report.facts())
+                self._logged_at = now
+        elif now - self._logged_at >= BEAT_IS_LOGGED_EVERY.total_seconds():
+            logger.info("idle", extra={"owner": str(self.heart.pk)})
+            self._logged_at = now
+
+    def _rest(self, report: PassReport) -> None:
+        if self.engine.busy:
+            self.engine.wait(SLICE)
+        elif not report.found_work:
+            self.stop.sleep(seconds_until_due(self.engine, at_most=min(CLAIMS_ARE_POLLED_EVERY, self.interval)))
+
+    def _wait_for_database(self, error: Exception) -> None:
+        if not self._database_is_away:
+            logger.warning("database away; answers are kept until it is back", extra={"error": type(error).__name__})
+        self._database_is_away = True
+        connection.close()
+        self.stop.sleep(0.5)
+
+    def _database_is_back(self) -> None:
+        if self._database_is_away:
+            logger.info("database back", extra={"unsettled": len(self.engine.unsettled)})
+        self._database_is_away = False
+
+    def _end(self) -> int:
+        """Give back what has not started, finish what has, settle; 1 when the database stayed away and answers could not be saved."""
+        logger.info("stopping", extra={"in_flight": self.engine.threads - self.engine.idle_threads})
+        self.engine.give_back()
+        give_up_at = time.monotonic() + self.engine.deadline.total_seconds() + LAST_SETTLE_TAKES_AT_MOST.total_seconds()
+        saved = False
+        while not saved and time.monotonic() < give_up_at:
+            try:
+                close_old_connections()
+                while self.engine.busy and time.monotonic() < give_up_at:
+                    self.engine.wait(SLICE)
+                    self.engine.collect()
+                self.engine.collect()
+                self.engine.settle()
+                Heartbeat.objects.filter(pk=self.heart.pk).update(beat_at=Now(), stopped_at=Now())
+                saved = True
+            except DATABASE_AWAY:
+                connection.close()
+                self.engine.wait(SLICE)
+                rest(SLICE)
+        self.engine.close()
+        for answer in self.engine.unsettled:
+            facts = {"log": answer.claimed.id, "attempt": answer.claimed.attempt, "answer": answer.result.answer.value}
+            logger.error("this answer could not be saved", extra=facts)
+        logger.info("scheduler stopped", extra={"unsaved": len(self.engine.unsettled)})
+        return 0 if saved else 1
+
+
+def run_scheduler(stop: StopFlag, *, interval: float, once: bool = False) -> int:
+    """What the command does, without the command line."""
+    heart = start_heart(Heartbeat.Kind.SCHEDULER)
+    loop = Loop(heart=heart, engine=Engine(owner=heart.pk, rng=Random()), stop=stop, interval=interval)
+    if once:
+        report = run_until_idle(loop.engine)
+        logger.info("pass", extra=report.facts())
+        stop.requested = True
+    return loop.run()

@@ -1,0 +1,220 @@
+"""What is due becomes RUNNING, what runs gets its rows, what is finished is completed; then the engine sends.
+
+`run_pass` does one unit of work and says what it did. Only the loop waits.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from django.db import InterfaceError, InternalError, OperationalError, transaction
+from django.db.models import Exists, Min, OuterRef, Q
+
+from campaigns import transitions
+from campaigns.models import Campaign
+from campaigns.transitions import Refused, SessionBusy
+from dispatch import opening, recovery, runs
+from dispatch.alerts import alert
+from dispatch.engine import Engine
+from dispatch.models import DispatchLog, Lane, Run
+from dispatch.stopping import SLICE
+from sessions_app import transitions as session_transitions
+from sessions_app.clock import database_now
+from sessions_app.providers.base import ErrorCode
+
+logger = logging.getLogger("paceline.scheduler")
+
+DATABASE_AWAY = (OperationalError, InterfaceError, InternalError)  # InternalError: it became read-only
+
+
+@dataclass
+class PassReport:
+    """What one pass did."""
+
+    recovered: int = 0
+    started: int = 0
+    missed: int = 0
+    advanced: int = 0
+    paused: int = 0
+    rows_made: int = 0
+    skipped: int = 0
+    completed: int = 0
+    claimed: int = 0
+    settled: int = 0
+    asked: int = 0
+
+    @property
+    def found_work(self) -> bool:
+        return any(asdict(self).values())
+
+    def facts(self) -> dict[str, int]:
+        return {name: count for name, count in asdict(self).items() if count}
+
+
+def run_pass(engine: Engine, *, planning: bool = True) -> PassReport:
+    """One unit of everything: recover, plan, settle, claim. Does not wait for the calls it starts. Raises when the database is away."""
+    report = PassReport()
+    engine.collect()
+    report.settled = len(engine.unsettled)
+    _pause_for(engine.settle(), report)
+    if planning:
+        plan(engine, report)
+    report.asked = engine.ask_about_unconfirmed()
+    report.claimed = engine.claim()
+    return report
+
+
+def run_until_idle(engine: Engine, *, most_passes: int = 1000) -> PassReport:
+    """Passes until one finds nothing to do now and no call is on its way: for `--once`, jobs and tests."""
+    total = PassReport()
+    for _ in range(most_passes):
+        report = run_pass(engine)
+        for name, count in asdict(report).items():
+            setattr(total, name, getattr(total, name) + count)
+        if engine.busy:
+            engine.wait(SLICE)
+        elif not report.found_work and not engine.unsettled:
+            break
+    return total
+
+
+# -- planning ------------------------------------------------------------------------------------------------------------------
+
+
+def plan(engine: Engine, report: PassReport) -> None:
+    """Everything but the sending. Each campaign is its own unit: one that raises is paused and reported, and the others go on."""
+    now = engine.now or database_now()
+    found = recovery.recover_lanes(verify_after=engine.verify.first, lease_time=engine.lease, now=engine.now)
+    report.recovered, report.paused = found.logs_unconfirmed, report.paused + found.campaigns_paused
+    _pause_for(set(Lane.objects.exclude(trouble="").values_list("session_id", flat=True)), report)
+    _start_due(engine, now, report)
+    without_run = ~Exists(Run.objects.live().filter(campaign=OuterRef("pk")))
+    for campaign in Campaign.objects.running().filter(without_run):
+        _alone(campaign, lambda c=campaign: _advance(c, now, report), report)
+    _carry_runs_on(now, report)
+    for campaign in opening.to_open(now):
+        _alone(campaign, lambda c=campaign: _open(c, engine, now, report), report)
+    opening.shut_idle()
+
+
+def _alone(campaign: Campaign, act: Callable[[], object], report: PassReport) -> None:
+    try:
+        act()
+    except DATABASE_AWAY:
+        raise
+    except Refused:
+        pass  # somebody was faster; the next pass sees what they made of it
+    except Exception as error:
+        logger.exception("a campaign could not be planned", extra={"campaign": campaign.pk})
+        _pause(campaign.pk, f"paused: an error inside Paceline ({type(error).__name__}); see the log", report)
+
+
+def _pause(campaign_id: int, reason: str, report: PassReport) -> None:
+    try:
+        transitions.pause(campaign_id, reason=reason)
+    except Refused:
+        return
+    report.paused += 1
+    alert("campaign paused", campaign=campaign_id, reason=reason)
+
+
+def _pause_for(session_ids: set[int], report: PassReport) -> None:
+    """Pause what runs on lanes that the settle shut, mark the sessions that are the cause. Repeats what a crash cut off."""
+    for lane in Lane.objects.filter(session__in=session_ids).exclude(trouble="").select_related("campaign"):
+        if lane.trouble_code == ErrorCode.DISCONNECTED:
+            session_transitions.disconnect(lane.session_id, lane.trouble)
+            alert("session disconnected", session=lane.session_id, detail=lane.trouble)
+        with transaction.atomic():
+            campaign = lane.campaign
+            if campaign is not None and campaign.epoch == lane.epoch:
+                _pause(campaign.pk, f"paused: {lane.trouble}", report)
+            Lane.objects.filter(pk=lane.pk, token=lane.token).update(trouble="", trouble_code="", is_open=False)
+
+
+def _start_due(engine: Engine, now: datetime, report: PassReport) -> None:
+    for campaign in Campaign.objects.due(now).filter(due_seen_at__isnull=True).select_related("session"):
+        assert campaign.due_at is not None
+        if now - campaign.due_at > campaign.grace:
+            _alone(campaign, lambda c=campaign: _miss(c, now, report), report)
+        else:
+            reason = f"waits for its turn on session {campaign.session}"
+            _alone(campaign, lambda c=campaign, r=reason: transitions.note_due(c.pk, now=now, reason=r), report)
+    seen: set[int] = set()
+    waiting = Campaign.objects.due(now).on_free_sessions().filter(due_seen_at__isnull=False).select_related("session")
+    for campaign in waiting:  # by due time; one for each session, so a busy session starves nobody
+        if campaign.session_id not in seen:
+            seen.add(campaign.session_id)
+            _alone(campaign, lambda c=campaign: _begin(c, engine, now, report), report)
+
+
+def _miss(campaign: Campaign, now: datetime, report: PassReport) -> None:
+    missed = transitions.miss(campaign.pk, now=now)
+    report.missed += 1
+    alert("campaign missed its start", campaign=campaign.pk, reason=missed.status_reason)
+
+
+def _begin(campaign: Campaign, engine: Engine, now: datetime, report: PassReport) -> None:
+    session = campaign.session
+    usable = opening.why_not(session)
+    if usable:
+        _pause(campaign.pk, f"could not start: {usable}", report)
+        return
+    if not session.was_checked_just_before(now):
+        engine.check(session)  # the answer is written down when it comes; this campaign has its turn at the pass after
+        return
+    try:
+        transitions.begin(campaign.pk, now=now)
+    except SessionBusy:
+        return
+    except Refused as refusal:
+        _pause(campaign.pk, f"could not start: {refusal}", report)
+        return
+    report.started += 1
+    logger.info("campaign started", extra={"campaign": campaign.pk, "session": session.name})
+
+
+def _carry_runs_on(now: datetime, report: PassReport) -> None:
+    unfinished = Q(campaign__status__in=[Campaign.Status.FAILED, Campaign.Status.COMPLETED]) | Q(rows_complete=False)
+    for run in Run.objects.live().filter(unfinished).select_related("campaign"):
+        match run.campaign.status:
+            case Campaign.Status.FAILED:
+                report.skipped += runs.sweep(run.pk, "campaign stopped")
+                runs.stop(run.pk)
+                continue
+            case Campaign.Status.COMPLETED:
+                _alone(run.campaign, lambda r=run: _requeue(r, now), report)
+            case Campaign.Status.RUNNING | Campaign.Status.PAUSED if not run.rows_complete:
+                report.rows_made += runs.make_rows(run.pk, now)
+    orphaned = DispatchLog.objects.orphaned().filter(run__isnull=False).values_list("run_id", flat=True)
+    for run_id in set(orphaned.order_by()[: runs.ROWS_AT_ONCE]):
+        report.skipped += runs.sweep(run_id, "recipient deleted")
+    for run_id in Run.objects.settled().exclude(campaign__status=Campaign.Status.FAILED).values_list("pk", flat=True):
+        report.completed += runs.finish(run_id, now)
+
+
+def _requeue(run: Run, now: datetime) -> None:
+    """A late answer reopened a run of a completed campaign: it takes its turn again."""
+    with transaction.atomic():
+        campaign = runs.lock_campaign(run.campaign_id)
+        if campaign.status == Campaign.Status.COMPLETED and Run.objects.live().filter(pk=run.pk).exists():
+            transitions.requeue(campaign, now=now, reason="a message came back to be sent again")
+
+
+def _advance(campaign: Campaign, now: datetime, report: PassReport) -> None:
+    report.advanced += runs.advance(campaign.pk, now)
+
+
+def _open(campaign: Campaign, engine: Engine, now: datetime, report: PassReport) -> None:
+    why_not = opening.open_lane(campaign, engine.providers, now)
+    if why_not:
+        _pause(campaign.pk, f"paused: {why_not}", report)
+
+
+def seconds_until_due(engine: Engine, *, at_most: float) -> float:
+    """How long the loop may rest: until the next lane is due. One that is overdue and was not claimed must not make the loop spin."""
+    now = engine.now or database_now()
+    due = Lane.objects.filter(is_open=True, trouble="").aggregate(next=Min("next_send_at"))["next"]
+    if due is None or due <= now:
+        return at_most
+    return min(at_most, (due - now).total_seconds())

@@ -1,0 +1,356 @@
+"""The transport every HTTP channel shares: one call, one answer, and certain knowledge of whether anything left.
+
+urllib3 does the protocol, with its own retries, redirects and proxies off. What is added is the part that decides between "may be tried
+again" and "nobody knows": the deadline holds over the whole call, and a connection knows whether a byte of the request was written.
+"""
+
+import html
+import http.client
+import json
+import logging
+import os
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote, quote_plus, urlencode
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError
+from urllib3.util import create_urllib3_context
+
+from sessions_app.providers.base import Deadline
+
+CONNECT_TAKES_AT_MOST = 10.0  # seconds, so that a black hole does not use up what is left for nothing
+IDLE_AT_MOST = timedelta(seconds=2)  # Node closes idle connections after 5 s; writing into one that is closing is a doubt of our own making
+BODY_AT_MOST = 1024 * 1024
+DETAIL_AT_MOST = 500
+CONNECTIONS_PER_ORIGIN = 64
+_HIDDEN = "[hidden]"
+
+# Its debug lines carry the path, and the path of a look-up names the recipient.
+logging.getLogger("urllib3").setLevel(logging.INFO)
+
+
+class NotSent(Exception):
+    """Provably nothing of the request left this process. With `deadline_passed`, only because it was too late to begin."""
+
+    def __init__(self, reason: str, *, deadline_passed: bool = False) -> None:
+        super().__init__(reason)
+        self.deadline_passed = deadline_passed
+
+
+class NoAnswer(Exception):
+    """The first byte was written and no whole answer came back. What the other side did with it, nobody knows."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """A whole answer. The headers may carry cookies and the body an echo of the message, so neither is in the repr."""
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+    def json(self) -> Any:
+        """Raises ValueError when the body is not JSON."""
+        return json.loads(self.body)
+
+    @property
+    def retry_after(self) -> timedelta | None:
+        return parse_retry_after(self.headers.get("Retry-After", ""), now=datetime.now(UTC))
+
+
+class _Call:
+    """What the connection of one request must know, and what it finds out."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline = deadline
+        self.wrote = False
+
+
+_thread = threading.local()  # urllib3 picks the connection inside the call, in the caller's thread
+
+
+def _call() -> _Call:
+    return _thread.call
+
+
+class _DeadlinePassed(Exception):
+    pass
+
+
+class _TooLarge(http.client.HTTPException):
+    pass
+
+
+class _BoundedReads:
+    """A socket of which every read ends at the deadline of the call it serves, so that an answer in drips cannot outlast it."""
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        self.settimeout(_seconds_left())  # type: ignore[attr-defined]
+        return super().recv_into(*args, **kwargs)  # type: ignore[misc]
+
+
+class _Socket(_BoundedReads, socket.socket):
+    pass
+
+
+class _TLSSocket(_BoundedReads, ssl.SSLSocket):
+    pass
+
+
+def _seconds_left() -> float:
+    left = _call().deadline.remaining
+    if left == 0.0:
+        raise TimeoutError("the deadline has passed")
+    return left
+
+
+def _resolve(host: str, port: int, seconds: float) -> list[Any]:
+    """getaddrinfo with a limit: it has none of its own, so it runs in a thread that is left behind when it takes too long."""
+    found: list[Any] = []
+    failed: list[Exception] = []
+
+    def look_up() -> None:
+        try:
+            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=look_up, name="resolve", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not found:
+        raise TimeoutError("the name could not be resolved in time")
+    return found
+
+
+def _connect(host: str, port: int) -> _Socket:
+    """Name and connection together take at most CONNECT_TAKES_AT_MOST or what is left, over all addresses of the host."""
+    limit = Deadline(timedelta(seconds=min(CONNECT_TAKES_AT_MOST, _seconds_left())))
+    failure: OSError = TimeoutError("timed out")
+    for family, kind, protocol, _name, address in _resolve(host, port, limit.remaining):
+        if limit.passed:
+            break
+        sock = _Socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.settimeout(limit.remaining)
+            sock.connect(address)
+            sock.settimeout(limit.remaining)  # for the TLS handshake
+        except OSError as error:
+            sock.close()
+            failure = error
+        else:
+            return sock
+    raise failure
+
+
+class _Watched:
+    """A connection that looks at the deadline right before the first byte, remembers that it wrote one, and does not stay idle for long."""
+
+    sock: Any
+    reusable: Deadline | None = None
+
+    def _new_conn(self) -> socket.socket:
+        return _connect(self._dns_host, self.port)  # type: ignore[attr-defined]
+
+    def send(self, data: Any) -> None:
+        call = _call()
+        if self.sock is None:
+            self.connect()  # type: ignore[attr-defined]
+        if not call.wrote:
+            if call.deadline.passed:
+                raise _DeadlinePassed
+            call.wrote = True
+        self.sock.settimeout(_seconds_left())
+        super().send(data)  # type: ignore[misc]
+
+
+class _HTTP(_Watched, HTTPConnection):
+    pass
+
+
+class _HTTPS(_Watched, HTTPSConnection):
+    pass
+
+
+class _FreshOnly:
+    """A pool that closes what was idle for too long instead of handing it out."""
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        connection = super()._get_conn(timeout)  # type: ignore[misc]
+        if connection.reusable is not None and connection.reusable.passed:
+            connection.close()  # it connects anew by itself
+        return connection
+
+    def _put_conn(self, connection: Any) -> None:
+        if connection is not None:
+            connection.reusable = Deadline(IDLE_AT_MOST)
+        super()._put_conn(connection)  # type: ignore[misc]
+
+
+class _HTTPPool(_FreshOnly, HTTPConnectionPool):
+    ConnectionCls = _HTTP
+
+
+class _HTTPSPool(_FreshOnly, HTTPSConnectionPool):
+    ConnectionCls = _HTTPS
+
+
+def _new_manager() -> urllib3.PoolManager:
+    context = create_urllib3_context()
+    context.load_default_certs()
+    context.sslsocket_class = _TLSSocket
+    manager = urllib3.PoolManager(num_pools=100, maxsize=CONNECTIONS_PER_ORIGIN, ssl_context=context)
+    manager.pool_classes_by_scheme = {"http": _HTTPPool, "https": _HTTPSPool}
+    return manager
+
+
+_manager: urllib3.PoolManager | None = None
+_making = threading.Lock()
+
+
+def _pools() -> urllib3.PoolManager:
+    global _manager
+    with _making:
+        if _manager is None:
+            _manager = _new_manager()
+        return _manager
+
+
+def forget_connections() -> None:
+    """The next call opens its own. Also run in every forked child: two processes on one socket would read each other's answers."""
+    global _manager, _making
+    _making = threading.Lock()
+    _manager = None
+
+
+os.register_at_fork(after_in_child=forget_connections)
+
+
+def post_json(url: str, payload: Mapping[str, Any], *, deadline: Deadline, headers: Mapping[str, str] | None = None) -> Response:
+    """Raises NotSent or NoAnswer, nothing else that the network can cause. A redirect comes back as the answer it is."""
+    body = json.dumps(payload).encode()
+    return _request("POST", url, body, {"Content-Type": "application/json", **(headers or {})}, deadline)
+
+
+def get_json(
+    url: str, *, deadline: Deadline, query: Mapping[str, str | int] | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """As post_json."""
+    return _request("GET", f"{url}?{urlencode(query)}" if query else url, None, headers or {}, deadline)
+
+
+_AS_IT_COMES: dict[str, Any] = {
+    "timeout": None,  # the deadline bounds every single operation instead
+    "retries": False,
+    "redirect": False,
+    "preload_content": False,
+    "decode_content": False,
+}
+
+
+def _request(method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline) -> Response:
+    if deadline.passed:
+        raise NotSent("The deadline had passed before the call", deadline_passed=True)
+    call = _thread.call = _Call(deadline)
+    # identity: nothing to unpack, so a small answer cannot unfold into a large one
+    sent_headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "paceline", **headers}
+    try:
+        answer = _pools().request(method, url, body=body, headers=sent_headers, **_AS_IT_COMES)
+        return Response(answer.status, answer.headers, _read(answer))
+    except _DeadlinePassed:
+        raise NotSent("The deadline passed before the first byte", deadline_passed=True) from None
+    except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+        if call.wrote:
+            raise NoAnswer(_in_words(error)) from None
+        raise NotSent(_in_words(error)) from None
+
+
+def _read(answer: urllib3.BaseHTTPResponse) -> bytes:
+    body = b""
+    while piece := answer.read(BODY_AT_MOST + 1 - len(body)):
+        body += piece
+        if len(body) > BODY_AT_MOST:
+            answer.close()
+            raise _TooLarge
+    answer.release_conn()
+    return body
+
+
+def _in_words(error: BaseException) -> str:
+    """For people. Never the error's own text: urllib3 and http.client quote URLs and header values in it, and both may hold secrets."""
+    cause = error
+    while isinstance(cause.__cause__ or cause.__context__, Exception) and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__  # type: ignore[assignment]
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"The server's certificate was not accepted: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return f"No secure connection: {cause.reason or type(cause).__name__}"
+    if isinstance(cause, socket.gaierror):
+        return "The server's name could not be resolved"
+    if isinstance(cause, TimeoutError):
+        return "No answer in time"
+    if isinstance(cause, OSError):
+        return cause.strerror or type(cause).__name__
+    if isinstance(error, _TooLarge):
+        return "The answer is too large"
+    if isinstance(error, ValueError):
+        return "The address or a header of the call cannot be used"
+    return f"The connection failed: {type(error).__name__}"
+
+
+def parse_retry_after(value: str, *, now: datetime) -> timedelta | None:
+    """Seconds or an HTTP date, as RFC 9110 has it; None when it is neither. A moment in the past is no wait."""
+    value = value.strip()
+    if re.fullmatch(r"[0-9]{1,9}", value):
+        return timedelta(seconds=int(value))
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(timedelta(0), moment.replace(tzinfo=moment.tzinfo or UTC) - now)
+
+
+def scrub(text: str, secrets: Iterable[str]) -> str:
+    """`text` in one line of at most 500 characters, without the secrets: nor percent-encoded, escaped for JSON or HTML, or cut short."""
+    text = _one_line(text[:20_000])
+    forms = {form for secret in secrets for form in _forms(_one_line(secret)) if form}
+    for form in sorted(forms, key=len, reverse=True):
+        text = _hide(text, form)
+    return text[:DETAIL_AT_MOST]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("\0", "").split())
+
+
+def _forms(secret: str) -> set[str]:
+    as_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    percent = {write(secret, safe="", errors="replace") for write in (quote, quote_plus)}
+    return {secret, html.escape(secret), *as_json, *percent}
+
+
+def _hide(text: str, secret: str) -> str:
+    if len(secret) < 4:  # a text of "Hi" must not eat the middle of other words
+        return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", _HIDDEN, text)
+    text = text.replace(secret, _HIDDEN)
+    start = secret[:16]
+    if len(secret) == len(start):
+        return text
+    while (begin := text.find(start)) >= 0:  # a vendor who quotes only the beginning
+        rest = text[begin:]
+        length = next((at for at, pair in enumerate(zip(secret, rest, strict=False)) if pair[0] != pair[1]), min(len(secret), len(rest)))
+        text = text[:begin] + _HIDDEN + rest[length:]
+    return text
