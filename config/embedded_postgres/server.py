@@ -214,7 +214,7 @@ def _run(data: Path, tool: str, *arguments: str) -> subprocess.CompletedProcess[
 def _through_shut_folders(server: pwd.struct_passwd, shut: Path) -> list[str]:
     """Root's home is 0700: the server may then read and enter everything, and write only what is its own. No folder is opened up."""
     prefix = ["setpriv", f"--reuid={server.pw_uid}", f"--regid={server.pw_gid}", "--clear-groups"]
-    prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--securebits=+no_setuid_fixup"]
     if not shutil.which("setpriv") or subprocess.run([*prefix, "true"], stderr=subprocess.DEVNULL, check=False).returncode:
         raise NotUsable(
             f"PostgreSQL does not run as root, and user {server.pw_name} cannot enter {shut}: "
