@@ -132,7 +132,7 @@ def _refuse_frozen(campaign: Campaign | None) -> None:
     if campaign.status == Campaign.Status.FAILED:
         raise ImportRefused(f'"{campaign}" was stopped. Import the list into another campaign.')
     # `runs` is dispatch's side of the relation; a paused run goes on with the people it has
-    if campaign.status == Campaign.Status.RUNNING or campaign.runs.live().exists():  # type: ignore[attr-defined]
+    if campaign.status == Campaign.Status.RUNNING or campaign.runs.live().exists():
         raise ImportRefused(
             f'"{campaign}" is being sent, and its recipients are frozen until it is done. Import then, or into another campaign.'
         )

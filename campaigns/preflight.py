@@ -10,6 +10,13 @@ from campaigns.models import Campaign, CampaignStep
 from sessions_app.providers.base import ChannelProvider, MessageType
 from sessions_app.providers.registry import UnknownChannel
 
+_PACING_LABELS = {
+    "min_interval": "Shortest interval (s)",
+    "max_interval": "Longest interval (s)",
+    "batch_size": "Batch size",
+    "batch_pause": "Pause after a batch (s)",
+}
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -66,10 +73,9 @@ def _what_the_channel_takes(step: CampaignStep, provider: type[ChannelProvider])
 
 def _floors(campaign: Campaign) -> Iterator[Finding]:
     used = campaign.pacing
-    for name in ("min_interval", "max_interval", "batch_size", "batch_pause"):
+    for name, label in _PACING_LABELS.items():
         wanted, real = getattr(campaign, name), getattr(used, name)
         if wanted != real:
-            label = Campaign._meta.get_field(name).verbose_name.capitalize()
             yield _warning(f"{label}: {wanted} is outside what keeps a number safe; {real} will be used.")
 
 

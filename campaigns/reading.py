@@ -132,10 +132,10 @@ def _records(text: str, delimiter: str) -> Iterator[Row]:
             cells = next(reader)
         except StopIteration:
             return
-        except csv.Error:
-            raise ImportRefused(
-                f"The quotes on line {line} do not match: one opens and does not close. Mend the line, or save the list again."
-            ) from None
+        except csv.Error as error:
+            if "field limit" in str(error):
+                raise ImportRefused(f"A cell on line {line} is longer than {LONGEST_CELL} characters. Is a quote missing there?") from None
+            raise ImportRefused(f"The quotes on line {line} do not match: one opens and does not close. Mend the line.") from None
         if longest := max((len(cell) for cell in cells if len(cell) > LONGEST_CELL), default=0):
             raise ImportRefused(
                 f"A cell on line {line} has {longest} characters, and {LONGEST_CELL} is the most. Is a quote missing there?"
@@ -157,8 +157,7 @@ def _find_header(text: str, kind: str) -> tuple[str, Row]:
             raise ImportRefused("The file has no header line. Add one that names the columns, such as phone,name.") from None
         else:
             found.append((bool(_address_columns(row.cells, kind)), len(row.cells), delimiter, row))
-    if not found:
-        assert refusal is not None
+    if refusal and not any(has_address for has_address, *_ in found):
         raise refusal
     # max() takes the first of equals: the comma
     _, _, delimiter, header = max(found, key=lambda candidate: candidate[:2])
@@ -188,13 +187,13 @@ def _columns(header: Row, kind: str) -> Columns:
     names = [variable_name(cell) for cell in cells]
     if repeated := sorted(name for name, count in Counter(filter(None, names)).items() if count > 1):
         raise ImportRefused(f"Several columns are called {', '.join(repeated)} (case does not matter). Give each column its own name.")
-    for number, (cell, name) in enumerate(zip(cells, names, strict=True), start=1):
-        if not name and not is_blank(cell):
+    for number, (cell, usable) in enumerate(zip(cells, names, strict=True), start=1):
+        if not usable and not is_blank(cell):
             raise ImportRefused(f'Column {number} is called "{cell.strip()[:40]}", which has no letter or digit. Give it a name.')
     if len(addresses) > 1:
         several = ", ".join(cells[position].strip() for position in addresses)
         raise ImportRefused(
-            f'Several columns may be the address: {several}. Keep one of them, or call the right one "address" and rename the rest.'
+            f"Several columns may be the address: {several}. Keep the right one, and rename the others (landline, for instance)."
         )
     address = addresses[0]
     if "address" in names and names.index("address") != address:

@@ -82,9 +82,7 @@ def _occurrences(kind: str, anchor: datetime, zone: ZoneInfo, start: datetime) -
     # two days cover every difference between wall clock and instant, the skipped day of a zone that crossed the date line included
     for day in _days(kind, first.date(), start.astimezone(zone).date() - timedelta(days=2)):
         # fold=0 means: the first of two, and for a time that does not exist the offset before the gap, which moves it forward by the gap
-        moment = datetime.combine(day, first.time().replace(fold=0), tzinfo=zone).astimezone(UTC)
-        if moment > anchor:
-            yield moment
+        yield datetime.combine(day, first.time().replace(fold=0), tzinfo=zone).astimezone(UTC)
 
 
 def _days(kind: str, anchor: date, since: date) -> Iterator[date]:

@@ -67,7 +67,7 @@ def variable_name(header: str) -> str:
 
     "" when nothing is left of it. Columns and texts both go through here, so `{{ First Name }}` finds the column "first-name".
     """
-    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", header).casefold())
+    folded = unicodedata.normalize("NFC", header.casefold())
     visible = "".join(character for character in folded if unicodedata.category(character) != "Cf")
     return re.sub(r"_+", "_", "".join(c if unicodedata.category(c)[0] in "LMN" else "_" for c in visible)).strip("_")
 

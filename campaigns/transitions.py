@@ -155,7 +155,8 @@ def _require_connected(campaign: Campaign) -> None:
     if session.status != Session.Status.CONNECTED:
         detail = f" ({session.status_detail.rstrip('.')})" if session.status_detail else ""
         raise Refused(
-            f'Session "{session}" is {session.get_status_display().lower()}{detail}. Connect it, check it on its page, then start "{campaign}" again.'
+            f'Session "{session}" is {session.get_status_display().lower()}{detail}. '
+            f'Connect it, check it on its page, then start "{campaign}" again.'
         )
 
 
@@ -163,8 +164,8 @@ def _require_free(campaign: Campaign) -> None:
     other = Campaign.objects.running().filter(session=campaign.session_id).exclude(pk=campaign.pk).first()
     if other is not None:
         raise SessionBusy(
-            f'Session "{campaign.session}" is busy with "{other}". Pause or stop that one, wait until it is done, or schedule "{campaign}": '
-            "then it waits its turn."
+            f'Session "{campaign.session}" is busy with "{other}". Pause or stop that one, wait until it is done, '
+            f'or schedule "{campaign}": then it waits its turn.'
         )
 
 
@@ -230,7 +231,9 @@ def move(campaign_id: int, *, session_id: int, by: str) -> Campaign:
         if campaign.status in {S.RUNNING, S.FAILED}:
             raise Refused(f'"{campaign}" is {campaign.get_status_display()}. Pause it first; a stopped campaign stays where it was.')
         if target.channel != campaign.session.channel:
-            raise Refused(f'"{target}" is on channel {target.channel}, "{campaign}" on {campaign.session.channel}. Choose one of the same channel.')
+            raise Refused(
+                f'"{target}" is on channel {target.channel}, "{campaign}" on {campaign.session.channel}. Choose one of the same channel.'
+            )
         campaign.status_reason = f"moved from {campaign.session} to {target} by {by}; {campaign.status_reason}"[:500]
         campaign.session = target
         campaign.save(update_fields=["session", "status_reason", "updated_at"])

@@ -13,6 +13,7 @@ from django_q.models import Failure, OrmQ, Schedule, Success
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+admin.site.index_title = "Overview"
 for model in (User, Group, Schedule, Success, Failure, OrmQ):
     if admin.site.is_registered(model):
         admin.site.unregister(model)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import environ
+from django.templatetags.static import static
 
 from config.environment import Environment, new_credentials_key, new_secret_key
 from config.navigation import SIDEBAR
@@ -120,6 +121,7 @@ Q_CLUSTER = {
     "poll": 1,
     "catch_up": False,  # after an outage a schedule runs once, not once for each time that was missed
     "label": "Background tasks",
+    "log_level": "WARNING",  # a task that finds nothing to do is no news
 } | ({"redis": env["REDIS_URL"]} if env["REDIS_URL"] else {"orm": "default"})
 
 # Sending. DESIGN: pacing lives in the database, these are the only knobs.
@@ -159,6 +161,8 @@ UNFOLD = {
     "SITE_HEADER": "Paceline",
     "SITE_SUBHEADER": "One careful human",
     "SITE_SYMBOL": "directions_run",
+    "SITE_URL": None,  # there is no other site to return to
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("config/favicon.svg")}],
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": True,

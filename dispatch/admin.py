@@ -78,7 +78,7 @@ def _decision(description: str, title: str, sentence: str, submit: str, icon: st
 
 @admin.register(DispatchLog)
 class DispatchLogAdmin(ReadOnlyAdmin):
-    list_display = ["show_id", "address", "campaign", "step", "show_status", "attempt", "sent_at", "provider_message_id"]
+    list_display = ["show_id", "address", "campaign", "step", "show_status", "attempt", "show_sent"]
     list_filter = [("campaign", AutocompleteSelectFilter), ("status", ChoicesDropdownFilter), ("kind", ChoicesDropdownFilter)]
     list_select_related = ["campaign", "step"]
     # Each has its index; anything with "contains" would read the whole ledger.
@@ -187,6 +187,12 @@ class DispatchLogAdmin(ReadOnlyAdmin):
     def show_status(self, log: DispatchLog) -> str:
         detail = log.reason or " ".join(filter(None, (log.error_code, log.error_text)))
         return badge(LOG_COLOURS.get(S(log.status), ""), log.get_status_display(), detail)
+
+    @display(description="Sent at", ordering="sent_at")
+    def show_sent(self, log: DispatchLog) -> str:
+        if log.sent_at is None:
+            return "-"
+        return format_html('<span class="whitespace-nowrap">{}</span>', f"{timezone.localtime(log.sent_at):%d %b %H:%M:%S}")
 
 
 @admin.register(Run)

@@ -3,25 +3,25 @@
 import logging
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from django.db import DataError, IntegrityError, InterfaceError, InternalError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError
 
 from campaigns import rendering
-from dispatch import lanes, outcomes, verification
-from dispatch.lanes import Claimed, Settlement
+from dispatch import lanes, settling, verification
+from dispatch.lanes import MOST_LANES_IN_ONE_STATEMENT, Claimed
 from dispatch.models import Run
 from dispatch.providers import Providers, frozen_message
 from dispatch.recovery import lease, send_deadline
+from dispatch.settling import Answered
 from dispatch.verification import Conclusion, Question, VerifyPolicy
 from sessions_app import pacing as rules
 from sessions_app import transitions as session_transitions
-from sessions_app.addresses import mask
 from sessions_app.checking import ask
 from sessions_app.models import Session
 from sessions_app.providers.base import ChannelProvider, Deadline, ErrorCode, Message, SendResult, SessionCheck
@@ -29,27 +29,6 @@ from sessions_app.providers.base import ChannelProvider, Deadline, ErrorCode, Me
 logger = logging.getLogger("paceline.engine")
 
 THREADS = 16
-MOST_LANES_IN_ONE_STATEMENT = 64
-
-
-
-def human_pacing(claimed: Claimed) -> rules.Human:
-    """The campaign's values as they stood at the claim, lifted to the floors."""
-    return rules.human(
-        min_interval=claimed.min_interval,
-        max_interval=claimed.max_interval,
-        batch_size=claimed.batch_size,
-        batch_pause=claimed.batch_pause,
-    )
-
-
-@dataclass(frozen=True)
-class Answered:
-    """An answer that the ledger does not have yet."""
-
-    claimed: Claimed
-    body: str | None
-    result: SendResult
 
 
 @dataclass(frozen=True)
@@ -82,7 +61,7 @@ class Engine:
     lease: timedelta = field(default_factory=lease)
     verify: VerifyPolicy = field(default_factory=VerifyPolicy)
     rng: Random = field(default_factory=Random)
-    human: Callable[[Claimed], rules.Human] = human_pacing
+    human: Callable[[Claimed], rules.Human] = settling.human_pacing
     now: datetime | None = None  # tests set it; None is the database's clock
 
     def __post_init__(self) -> None:
@@ -113,8 +92,8 @@ class Engine:
     def claim(self) -> int:
         """Take what is due, never more than there are idle threads, and hand it to them. Returns how many rows were taken.
 
-        When the connection breaks meanwhile, nobody knows whether the claim was committed. Nothing has left yet, so what turns out to be ours
-        is given back unsent at the next claim.
+        When the connection breaks meanwhile, nobody knows whether the claim was committed. Nothing has left yet, so what turns out to be
+        ours is given back unsent at the next claim.
         """
         try:
             if self._claim_is_doubtful:
@@ -153,7 +132,8 @@ class Engine:
         self.settle()
 
     def _origin_room(self) -> tuple[list[str], int]:
-        """The origins that have their share of threads already, and how many more calls the others may get: one that hangs holds up itself."""
+        """The origins that have their share of threads already, and how many more calls the others may get: one that hangs holds up
+        itself alone."""
         cap = max(1, self.threads * 3 // 4)
         busy = Counter(job.origin for job in self._in_flight.values() if isinstance(job, _Sending) and job.origin)
         full = [origin for origin, count in busy.items() if count >= cap]
@@ -187,7 +167,7 @@ class Engine:
         values = {**claimed.metadata, "name": claimed.name, "address": claimed.address}
         try:
             return rendering.render_message(message, values)
-        except rendering.MissingVariable as error:
+        except rendering.RenderError as error:
             raise _Unusable(ErrorCode.FATAL, f"nothing was sent: {error}") from None
 
     def _message(self, run_id: int) -> Message:
@@ -215,44 +195,9 @@ class Engine:
         """Write every answer that is still unsettled. Returns the sessions whose lane is in trouble. Raises when the database is away."""
         troubled: set[int] = set()
         while self.unsettled:
-            batch = _for_few_lanes(self.unsettled)
-            try:
-                troubled |= self._settle(batch)
-            except (DataError, IntegrityError):
-                logger.exception("a settle failed; its answers are written one by one")
-                troubled |= self._settle_each(batch)
-            written = {id(answer) for answer in batch}
-            self.unsettled = [answer for answer in self.unsettled if id(answer) not in written]
-        return troubled
-
-    def _settle(self, batch: list[Answered]) -> set[int]:
-        settlements = [_settlement(answer) for answer in batch]
-        effects = {}
-        for session_id in {answer.claimed.session_id for answer in batch}:
-            mine = [answer for answer in batch if answer.claimed.session_id == session_id]
-            last = max((answer.claimed for answer in mine), key=lambda claimed: (claimed.token, claimed.attempts_in_run))
-            effects[session_id] = outcomes.effect_of(
-                [answer.result for answer in mine],
-                human=None if last.rate is not None else self.human(last),
-                attempts_in_run=last.attempts_in_run,
-                attempts_in_batch=last.attempts_in_batch,
-                rate_limits_before=last.consecutive_rate_limits,
-                rng=self.rng,
-            )
-        changed, troubled = lanes.settle(settlements, effects, verify_after=self.verify.first, now=self.now)
-        for answer, settlement in zip(batch, settlements, strict=True):
-            _log(answer, settlement, is_late=answer.claimed.id not in changed)
-        return troubled
-
-    def _settle_each(self, batch: list[Answered]) -> set[int]:
-        """One answer that cannot be stored must not hold up the others: it is stored without its texts."""
-        troubled: set[int] = set()
-        for answer in batch:
-            try:
-                troubled |= self._settle([answer])
-            except (DataError, IntegrityError):
-                bare = SendResult(answer.result.answer, code=answer.result.code, detail="the provider's words could not be stored")
-                troubled |= self._settle([Answered(answer.claimed, None, bare)])
+            batch = settling.for_few_lanes(self.unsettled)
+            troubled |= settling.write(batch, verify_after=self.verify.first, human=self.human, rng=self.rng, now=self.now)
+            del self.unsettled[: len(batch)]
         return troubled
 
     # -- verify and check ------------------------------------------------------------------------------------------------------
@@ -315,44 +260,3 @@ def _result(future: "Future[SendResult]") -> SendResult:
     # a bug in the provider: nobody knows how far it got. The text of the exception may hold secrets, its type does not.
     logger.error("a provider raised", extra={"error": type(error).__name__})
     return SendResult.refused(ErrorCode.UNCONFIRMED, f"the provider raised {type(error).__name__}")
-
-
-def _for_few_lanes(answers: Iterable[Answered]) -> list[Answered]:
-    """The longest head of the list that concerns no more lanes than one statement should carry."""
-    sessions: set[int] = set()
-    batch: list[Answered] = []
-    for answer in answers:
-        sessions.add(answer.claimed.session_id)
-        if len(sessions) > MOST_LANES_IN_ONE_STATEMENT or len(batch) >= 4 * MOST_LANES_IN_ONE_STATEMENT:
-            break
-        batch.append(answer)
-    return batch
-
-
-def _settlement(answer: Answered) -> Settlement:
-    outcome = outcomes.outcome_of(answer.result)
-    return Settlement(
-        claimed=answer.claimed,
-        status=outcome.status,
-        code=str(outcome.code),
-        message_id=answer.result.message_id[:200],
-        error=answer.result.detail[:500],
-        http_status=answer.result.http_status,
-        body=answer.body,
-    )
-
-
-def _log(answer: Answered, settlement: Settlement, *, is_late: bool) -> None:
-    level = logging.INFO if settlement.status in {"SENT", "PENDING"} else logging.WARNING
-    facts: dict[str, Any] = {
-        "outcome": settlement.status,
-        "address": mask(answer.claimed.address),
-        "log": answer.claimed.id,
-        "campaign": answer.claimed.campaign_id,
-        "session": answer.claimed.session_id,
-    }
-    if settlement.status != "SENT":
-        facts |= {"code": settlement.code, "detail": settlement.error}
-    if is_late:
-        facts["late"] = "changed nothing"
-    logger.log(level, "sent" if settlement.status == "SENT" else "not sent", extra=facts)

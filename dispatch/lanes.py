@@ -23,11 +23,13 @@ from django.db import connection
 from dispatch.outcomes import LaneEffect
 from sessions_app.pacing import MAX_FAILURES_IN_A_ROW, MAX_INVALID_IN_A_ROW
 
+MOST_LANES_IN_ONE_STATEMENT = 64
 NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
 
-# The due lanes are picked and locked first; `FOR SHARE` on campaign and session makes a pause that commits meanwhile seen. Rows are picked in
-# order and locked after (locking inside the pick would take the second row when the head is locked), and their status is re-checked under the
-# lock. A human lane is pushed past the lease and its longest wait: a worker that dies cannot shorten a gap; the settle brings it forward.
+# The due lanes are picked and locked first; `FOR SHARE` on campaign and session makes a pause that commits meanwhile seen. Rows are picked
+# in order and locked after (locking inside the pick would take the second row when the head is locked), and their status is re-checked
+# under the lock. A human lane is pushed past the lease and its longest wait: a worker that dies cannot shorten a gap; the settle brings it
+# forward.
 CLAIM = f"""
 WITH due AS MATERIALIZED (
   SELECT l.session_id, l.campaign_id, l.token + 1 AS token, l.rate, l.consecutive_rate_limits, c.epoch, n.want,
@@ -99,12 +101,12 @@ LEFT JOIN LATERAL (SELECT name, metadata FROM campaigns_recipient WHERE id = x.r
 ORDER BY x.id
 """
 
-# One array element an answer; p_* one element a lane. The guard: this attempt, this token, and either still undecided or proof of acceptance.
-# A row that comes back to PENDING reopens its run, so that a run that is not RUNNING never has anything left to send.
+# One array element an answer; p_* one element a lane. The guard: this attempt, this token, and either still undecided or proof of
+# acceptance. A row that comes back to PENDING reopens its run, so that a run that is not RUNNING never has anything left to send.
 SETTLE = f"""
 WITH answer AS MATERIALIZED (
-  SELECT * FROM unnest(%(log)s::bigint[], %(attempt)s::int[], %(token)s::bigint[], %(session)s::bigint[], %(verdict)s::text[], %(code)s::text[],
-                       %(message_id)s::text[], %(error)s::text[], %(http)s::int[], %(body)s::text[])
+  SELECT * FROM unnest(%(log)s::bigint[], %(attempt)s::int[], %(token)s::bigint[], %(session)s::bigint[], %(verdict)s::text[],
+                       %(code)s::text[], %(message_id)s::text[], %(error)s::text[], %(http)s::int[], %(body)s::text[])
     AS a(log_id, attempt, token, session_id, verdict, code, message_id, error, http, body)
 ), run AS MATERIALIZED (
   SELECT r.id FROM dispatch_run r WHERE r.id = ANY (%(runs)s::bigint[]) ORDER BY r.id FOR NO KEY UPDATE
@@ -113,7 +115,8 @@ WITH answer AS MATERIALIZED (
   FROM unnest(%(p_session)s::bigint[], %(p_wait)s::interval[], %(p_ends_batch)s::bool[], %(p_ends_streaks)s::bool[], %(p_failures)s::int[],
               %(p_invalid)s::int[], %(p_ends_rate_limits)s::bool[], %(p_rate_limits)s::int[], %(p_unsent)s::int[],
               %(p_last_error)s::text[], %(p_trouble)s::text[], %(p_trouble_code)s::text[])
-    AS p(lane_id, wait, ends_batch, ends_streaks, failures, invalid, ends_rate_limits, rate_limits, unsent, last_error, trouble, trouble_code)
+    AS p(lane_id, wait, ends_batch, ends_streaks, failures, invalid, ends_rate_limits, rate_limits, unsent,
+         last_error, trouble, trouble_code)
   JOIN dispatch_lane l ON l.session_id = p.lane_id AND l.session_id = ANY (%(p_session)s::bigint[])
   WHERE (SELECT count(*) FROM run) >= 0
   ORDER BY l.session_id FOR NO KEY UPDATE OF l
@@ -164,8 +167,8 @@ UPDATE dispatch_lane l SET
   trouble_code = CASE WHEN t.trouble <> '' THEN t.trouble_code ELSE l.trouble_code END,
   trouble = CASE WHEN t.trouble <> '' THEN t.trouble
                  WHEN t.failures >= {MAX_FAILURES_IN_A_ROW} THEN left(t.failures || ' failures in a row; last: ' || t.last_error, 500)
-                 WHEN t.invalid >= {MAX_INVALID_IN_A_ROW} THEN left(t.invalid || ' invalid recipients in a row, the list looks wrong; last: '
-                                                                    || t.last_error, 500)
+                 WHEN t.invalid >= {MAX_INVALID_IN_A_ROW}
+                   THEN left(t.invalid || ' invalid recipients in a row, the list looks wrong; last: ' || t.last_error, 500)
                  ELSE l.trouble END,
   next_send_at = CASE
     WHEN l.rate IS NULL AND t.n > 0 THEN {NOW} + t.wait
@@ -175,8 +178,10 @@ FROM (
          m.n > 0 AND ends_batch AS ends_batch,
          CASE WHEN m.n > 0 THEN unsent ELSE 0 END AS unsent,
          CASE WHEN m.n > 0 THEN trouble ELSE '' END AS trouble, trouble_code, last_error,
-         CASE WHEN m.n > 0 THEN failures    + CASE WHEN ends_streaks THEN 0 ELSE consecutive_failures END ELSE consecutive_failures END AS failures,
-         CASE WHEN m.n > 0 THEN invalid     + CASE WHEN ends_streaks THEN 0 ELSE consecutive_invalid END ELSE consecutive_invalid END AS invalid,
+         CASE WHEN m.n > 0 THEN failures + CASE WHEN ends_streaks THEN 0 ELSE consecutive_failures END
+              ELSE consecutive_failures END AS failures,
+         CASE WHEN m.n > 0 THEN invalid + CASE WHEN ends_streaks THEN 0 ELSE consecutive_invalid END
+              ELSE consecutive_invalid END AS invalid,
          CASE WHEN m.n > 0 THEN rate_limits + CASE WHEN ends_rate_limits THEN 0 ELSE consecutive_rate_limits END
               ELSE consecutive_rate_limits END AS rate_limits
   FROM lane LEFT JOIN (SELECT session_id, count(*)::int AS n FROM was WHERE old = 'SENDING' GROUP BY 1) m USING (session_id)) t
@@ -207,7 +212,8 @@ WITH run AS MATERIALIZED (
   INSERT INTO dispatch_attempt (log_id, attempt, token, session_id, finished_at, outcome, detail)
   SELECT id, attempt, token, session_id, {NOW}, 'LOST', '' FROM lost
 ), counted AS (
-  UPDATE dispatch_run r SET unconfirmed = r.unconfirmed + n.n FROM (SELECT run_id, count(*)::int AS n FROM lost GROUP BY 1) n WHERE r.id = n.run_id
+  UPDATE dispatch_run r SET unconfirmed = r.unconfirmed + n.n
+  FROM (SELECT run_id, count(*)::int AS n FROM lost GROUP BY 1) n WHERE r.id = n.run_id
 ), freed AS (
   UPDATE dispatch_lane l SET owner = NULL, lease_expires_at = NULL, in_flight = 0, is_open = false
   FROM dead d WHERE l.session_id = d.session_id

@@ -75,7 +75,7 @@ class Loop:
             self._planned_at = now
         report = run_pass(self.engine, planning=planning)
         if now - self._beat_at >= BEAT_INTERVAL.total_seconds() / 2:
-            Heartbeat.objects.filter(pk=self.heart.pk).update(beat_at=Now(), last_pass_at=Now())
+            Heartbeat.objects.filter(pk=self.heart.pk).update(beat_at=Now(), last_pass_at=Now(), recovered_at=None)
             self._beat_at = now
         self._say(report, now)
         return report
@@ -138,11 +138,26 @@ class Loop:
 
 
 def run_scheduler(stop: StopFlag, *, interval: float, once: bool = False) -> int:
-    """What the command does, without the command line."""
-    heart = start_heart(Heartbeat.Kind.SCHEDULER)
+    """What the command does, without the command line. With `once` a database that is away is an error; else it is waited for."""
+    heart = start_heart(Heartbeat.Kind.SCHEDULER) if once else _start_heart_when_possible(stop)
+    if heart is None:
+        return 0
     loop = Loop(heart=heart, engine=Engine(owner=heart.pk, rng=Random()), stop=stop, interval=interval)
     if once:
-        report = run_until_idle(loop.engine)
-        logger.info("pass", extra=report.facts())
+        logger.info("pass", extra=run_until_idle(loop.engine).facts())
         stop.requested = True
     return loop.run()
+
+
+def _start_heart_when_possible(stop: StopFlag) -> Heartbeat | None:
+    said = False
+    while not stop.requested:
+        try:
+            return start_heart(Heartbeat.Kind.SCHEDULER)
+        except DATABASE_AWAY as error:
+            if not said:
+                logger.warning("database away; waiting for it to start", extra={"error": type(error).__name__})
+            said = True
+            connection.close()
+            stop.sleep(1)
+    return None

@@ -1,5 +1,6 @@
-"""Which lanes are open, and with which settings: taken from campaign and session when either was edited, and when a window of hours ends."""
+"""Which lanes are open, and with which settings: taken from campaign and session when either was edited, or a window of hours ends."""
 
+import logging
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
@@ -11,6 +12,8 @@ from campaigns.models import Campaign
 from dispatch.models import DispatchLog, Lane
 from dispatch.providers import Providers, why_not
 from sessions_app.providers.base import ChannelProvider
+
+logger = logging.getLogger("paceline.scheduler")
 
 
 def to_open(now: datetime) -> Iterable[Campaign]:
@@ -30,12 +33,16 @@ def to_open(now: datetime) -> Iterable[Campaign]:
 
 
 def shut_idle() -> int:
-    """Lanes of campaigns that are not RUNNING need not be looked at. The claim would refuse them anyway."""
-    return Lane.objects.filter(is_open=True).exclude(campaign__status=Campaign.Status.RUNNING).update(is_open=False)
+    """Lanes of campaigns that are not RUNNING there need not be looked at. The claim would refuse them anyway."""
+    at_work = Campaign.objects.running().filter(pk=OuterRef("campaign"), session=OuterRef("session"))
+    return Lane.objects.filter(~Exists(at_work), is_open=True).update(is_open=False)
 
 
 def open_lane(campaign: Campaign, providers: Providers, now: datetime) -> str:
-    """Open the lane of a RUNNING campaign. Returns why it cannot be opened, or "". A lane in trouble stays shut until its campaign is paused."""
+    """Open the lane of a RUNNING campaign. Returns why it cannot be opened, or "".
+
+    One in trouble stays shut until its campaign is paused.
+    """
     provider = providers.of(campaign.session)
     if provider is None:
         return why_not(campaign.session)
@@ -58,7 +65,20 @@ def _configure(lane: Lane, campaign: Campaign, provider: ChannelProvider, now: d
     lane.longest_wait = timedelta(0) if metered else campaign.pacing.longest_wait
     lane.origin = provider.origin
     lane.configured_from = max(campaign.updated_at, campaign.session.updated_at)
-    lane.is_open, lane.open_until = True, None
-    if campaign.safe_hours == Campaign.SafeHours.BLOCK and (window := campaign.safe_window(now)) is not None:
+    lane.is_open = True
+    _keep_hours(lane, campaign, now)
+
+
+def _keep_hours(lane: Lane, campaign: Campaign, now: datetime) -> None:
+    """BLOCK waits for the window. WARN sends all the same, and says so each time that a window has ended."""
+    window = campaign.safe_window(now)
+    if window is None:
+        lane.open_until = None
+    elif campaign.safe_hours == Campaign.SafeHours.BLOCK:
         lane.open_until = window.closes_at
         lane.next_send_at = max(lane.next_send_at, window.opens_at)
+    elif window.opens_at > now:
+        lane.open_until = window.opens_at  # to look again then
+        logger.warning("sending outside the safe hours", extra={"campaign": campaign.pk, "until": window.opens_at.isoformat()})
+    else:
+        lane.open_until = window.closes_at

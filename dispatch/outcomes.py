@@ -1,15 +1,15 @@
 """A provider's answer -> what happens to message, lane and campaign. Pure, and the only place that says so.
 
-    code                message       lane                          campaign
-    accepted            SENT          streaks end                   goes on
-    RATE_LIMIT          PENDING       cools down, same row first    goes on
-    DISCONNECTED        PENDING       shut                          PAUSED, session marked
-    MISCONFIGURED       PENDING       shut                          PAUSED
-    INVALID_RECIPIENT   FAILED        20 in a row shut it           PAUSED then: the list looks wrong
-    FATAL               FAILED        5 in a row shut it            PAUSED then
-    TRANSIENT           FAILED        5 in a row shut it            PAUSED then
-    UNCONFIRMED         UNCONFIRMED   5 in a row shut it            PAUSED then
-    (unsent)            PENDING       as if it had not been claimed goes on
+code                message       lane                          campaign
+accepted            SENT          streaks end                   goes on
+RATE_LIMIT          PENDING       cools down, same row first    goes on
+DISCONNECTED        PENDING       shut                          PAUSED, session marked
+MISCONFIGURED       PENDING       shut                          PAUSED
+INVALID_RECIPIENT   FAILED        20 in a row shut it           PAUSED then: the list looks wrong
+FATAL               FAILED        5 in a row shut it            PAUSED then
+TRANSIENT           FAILED        5 in a row shut it            PAUSED then
+UNCONFIRMED         UNCONFIRMED   5 in a row shut it            PAUSED then
+(unsent)            PENDING       as if it had not been claimed goes on
 """
 
 from collections.abc import Sequence

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 
 from django.db import InterfaceError, InternalError, OperationalError, transaction
 from django.db.models import Exists, Min, OuterRef, Q
@@ -91,10 +92,10 @@ def plan(engine: Engine, report: PassReport) -> None:
     _start_due(engine, now, report)
     without_run = ~Exists(Run.objects.live().filter(campaign=OuterRef("pk")))
     for campaign in Campaign.objects.running().filter(without_run):
-        _alone(campaign, lambda c=campaign: _advance(c, now, report), report)
+        _alone(campaign, partial(_advance, campaign, now, report), report)
     _carry_runs_on(now, report)
     for campaign in opening.to_open(now):
-        _alone(campaign, lambda c=campaign: _open(c, engine, now, report), report)
+        _alone(campaign, partial(_open, campaign, engine, now, report), report)
     opening.shut_idle()
 
 
@@ -136,16 +137,16 @@ def _start_due(engine: Engine, now: datetime, report: PassReport) -> None:
     for campaign in Campaign.objects.due(now).filter(due_seen_at__isnull=True).select_related("session"):
         assert campaign.due_at is not None
         if now - campaign.due_at > campaign.grace:
-            _alone(campaign, lambda c=campaign: _miss(c, now, report), report)
+            _alone(campaign, partial(_miss, campaign, now, report), report)
         else:
             reason = f"waits for its turn on session {campaign.session}"
-            _alone(campaign, lambda c=campaign, r=reason: transitions.note_due(c.pk, now=now, reason=r), report)
+            _alone(campaign, partial(transitions.note_due, campaign.pk, now=now, reason=reason), report)
     seen: set[int] = set()
     waiting = Campaign.objects.due(now).on_free_sessions().filter(due_seen_at__isnull=False).select_related("session")
     for campaign in waiting:  # by due time; one for each session, so a busy session starves nobody
         if campaign.session_id not in seen:
             seen.add(campaign.session_id)
-            _alone(campaign, lambda c=campaign: _begin(c, engine, now, report), report)
+            _alone(campaign, partial(_begin, campaign, engine, now, report), report)
 
 
 def _miss(campaign: Campaign, now: datetime, report: PassReport) -> None:
@@ -183,7 +184,7 @@ def _carry_runs_on(now: datetime, report: PassReport) -> None:
                 runs.stop(run.pk)
                 continue
             case Campaign.Status.COMPLETED:
-                _alone(run.campaign, lambda r=run: _requeue(r, now), report)
+                _alone(run.campaign, partial(_requeue, run, now), report)
             case Campaign.Status.RUNNING | Campaign.Status.PAUSED if not run.rows_complete:
                 report.rows_made += runs.make_rows(run.pk, now)
     orphaned = DispatchLog.objects.orphaned().filter(run__isnull=False).values_list("run_id", flat=True)

@@ -5,6 +5,7 @@ run's counters with the row, and reopens what was completed when a message is to
 """
 
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
 from django.db.models import F
@@ -36,14 +37,15 @@ def _lock(log_id: int, *allowed: DispatchLog.Status) -> DispatchLog:
 
 def _move(log: DispatchLog, target: DispatchLog.Status, **changes: object) -> DispatchLog:
     """The one writer. The caller holds the locks."""
-    counters = {}
+    counters: dict[str, Any] = {}
     if log.status in COUNTERS:
         counters[COUNTERS[S(log.status)]] = F(COUNTERS[S(log.status)]) - 1
     if target in COUNTERS:
         counters[COUNTERS[target]] = F(COUNTERS[target]) + 1
     if target == S.PENDING:
         counters["status"] = Run.Status.RUNNING
-    Run.objects.filter(pk=log.run_id).update(**counters)
+    if log.run_id is not None:
+        Run.objects.filter(pk=log.run_id).update(**counters)
     changes = {"verify_at": None, "unconfirmed_at": None, **changes}
     log.status = target
     for name, value in changes.items():

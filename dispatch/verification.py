@@ -1,7 +1,7 @@
 """Messages whose outcome nobody knows: the provider is asked, with back-off, whether it has them.
 
-Present is believed at any time. Absent is believed only past the grace, and only where the provider declares that absence is proof: a call that
-is still on its way would otherwise be sent twice. Everything else stays UNCONFIRMED, for a person to decide.
+Present is believed at any time. Absent is believed only past the grace, and only where the provider declares that absence is proof: a call
+that is still on its way would otherwise be sent twice. Everything else stays UNCONFIRMED, for a person to decide.
 """
 
 import logging
@@ -107,7 +107,7 @@ def _as_sent(log: DispatchLog) -> Message:
         return message
     try:
         return rendering.render_message(message, log.recipient.variables)
-    except rendering.MissingVariable:
+    except rendering.RenderError:
         return message
 
 

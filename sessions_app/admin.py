@@ -12,6 +12,7 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
+from django.utils.text import Truncator
 from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.decorators import action, display
@@ -38,15 +39,19 @@ STATUS_COLOURS = {
     Session.Status.DISCONNECTED: "danger",
     Session.Status.RESTRICTED: "danger",
 }
+SHOWN_OF_A_REASON = 120  # characters; the cards of a phone have room for three lines
 CHECKS_AT_ONCE = 10  # each may take ten seconds, and the browser waits
 
 
-def badge(colour: str, text: str, detail: str = "") -> str:
-    """A status label with a line of explanation under it, escaped."""
+def badge(colour: str, text: str, detail: str = "", *, whole: bool = False) -> str:
+    """A status label with a line of explanation under it, escaped. A long explanation is cut; the whole stands in its tooltip."""
     label = render_to_string("unfold/helpers/label.html", {"type": colour, "text": text})
     if not detail:
         return label
-    return format_html('{}<div class="mt-1 text-xs whitespace-normal min-w-40 max-w-xs break-words">{}</div>', label, detail)
+    short = detail if whole else Truncator(detail).chars(SHOWN_OF_A_REASON)
+    return format_html(
+        '{}<div class="mt-1 text-xs whitespace-normal min-w-40 max-w-xs break-words" title="{}">{}</div>', label, detail, short
+    )
 
 
 def back_to(request: HttpRequest, url: str) -> HttpResponse:
@@ -103,12 +108,14 @@ class SessionAdmin(ModelAdmin):
         return super().get_form(request, obj, change, **kwargs)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Session | None = None) -> list[str]:
-        return [] if obj is None else ["show_channel", "show_status", "checked_at", "show_day", "show_running"]
+        return [] if obj is None else ["show_channel", "show_status", "status_detail", "checked_at", "show_day", "show_running"]
 
     def get_fieldsets(self, request: HttpRequest, obj: Session | None = None) -> Any:
         if obj is None:
             return self.add_fieldsets
-        sets: list[Any] = [(None, {"fields": [("show_channel", "show_status"), ("checked_at", "show_day"), *BASE_FIELDS]})]
+        sets: list[Any] = [
+            (None, {"fields": [("show_channel", "show_status"), "status_detail", ("checked_at", "show_day"), "show_running", *BASE_FIELDS]})
+        ]
         if self.has_change_permission(request, obj):
             if settings := field_names(obj, SETTING):
                 sets.append(("Channel settings", {"fields": settings}))

@@ -31,7 +31,15 @@ def channel_class(key: str) -> type[ChannelProvider] | None:
         return None
 
 
-class NewSessionForm(forms.ModelForm):
+class _BaseForm(forms.ModelForm):
+    def clean_daily_limit(self) -> int | None:
+        limit = self.cleaned_data["daily_limit"]
+        if limit == 0:
+            raise forms.ValidationError("A limit of 0 would send nothing. Use 1 or more, or leave it empty for no limit.")
+        return limit
+
+
+class NewSessionForm(_BaseForm):
     channel = forms.ChoiceField(help_text="How this identity sends. It cannot be changed later; its own fields come on the next page.")
 
     class Meta:
@@ -45,7 +53,7 @@ class NewSessionForm(forms.ModelForm):
             self.fields["channel"].choices = [("", "Select a channel"), *registry.choices()]  # type: ignore[attr-defined]
 
 
-class SessionForm(forms.ModelForm):
+class SessionForm(_BaseForm):
     """Change an existing session. `session_form` makes the subclass that has the channel's fields.
 
     Secrets go in and never come out: no stored value is rendered, an empty field keeps what is stored, a ticked box removes it.

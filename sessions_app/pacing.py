@@ -74,7 +74,7 @@ def wait_after(pacing: Human, *, attempts_in_run: int, attempts_in_batch: int, r
 
 
 def wait_after_rate_limit(*, repeats: int, retry_after: timedelta | None, first: timedelta = RATE_LIMIT_WAIT) -> timedelta:
-    """The cool-down after the `repeats`-th throttled answer in a row (1 = the first): doubles to an hour; the provider may ask for longer."""
+    """After the `repeats`-th throttled answer in a row (1 = the first): doubles to an hour; the provider may ask for longer."""
     doubled = first * 2 ** min(repeats - 1, 16)
     return max(min(doubled, RATE_LIMIT_CEILING), retry_after or timedelta(0))
 

@@ -1,6 +1,7 @@
 """Rows for tests: plain functions with defaults. Names are unique; statuses are set directly, which only tests may do."""
 
 import itertools
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -75,7 +76,7 @@ def make_run(step: CampaignStep | None = None, **fields: Any) -> Run:
     values: dict[str, Any] = {
         "campaign": step.campaign,
         "number": step.runs.count() + 1,
-        "message": {"type": step.message_type, "text": step.text, "media_url": step.media_url, "caption": step.caption},
+        "message": asdict(step.message),
         **fields,
     }
     return Run.objects.create(step=step, **values)

@@ -104,7 +104,7 @@ class CampaignActions(ModelAdmin):
         return self._apply(request, "stop", object_id)
 
     @action(
-        description="Move to another session",
+        description="Move",
         url_path="move",
         icon="swap_horiz",
         permissions=["change"],

@@ -36,7 +36,7 @@ class CampaignAdmin(CampaignActions, ImportPage, ModelAdmin):
     warn_unsaved_form = True
     change_form_outer_before_template = "admin/campaigns/campaign/overview.html"
     fieldsets = [
-        (None, {"fields": ["name", ("tenant", "session"), "time_zone"]}),
+        (None, {"fields": ["name", "session", ("tenant", "time_zone")]}),
         ("Start", {"fields": [("scheduled_at", "grace_seconds")]}),
         ("Pacing", {"fields": ["show_pacing", ("min_interval", "max_interval"), ("batch_size", "batch_pause")]}),
         ("Safe hours and recipients", {"fields": ["safe_hours", ("safe_from", "safe_until"), "allow_groups"]}),
@@ -99,7 +99,7 @@ class CampaignAdmin(CampaignActions, ImportPage, ModelAdmin):
         may_start = campaign.status in {S.DRAFT, S.SCHEDULED, S.PAUSED}
         return {
             "campaign": campaign,
-            "badge": overview.status_badge(campaign),
+            "badge": overview.status_badge(campaign, whole=True),
             "progress": overview.progress_bar(counts),
             "next_send": overview.next_send(campaign),
             "recipients": campaign.recipients.count(),
@@ -168,8 +168,12 @@ class CampaignAdmin(CampaignActions, ImportPage, ModelAdmin):
     @display(description="Outcomes")
     def show_counts(self, campaign: Campaign) -> str:
         counts = overview.totals(campaign)
-        shown = [(counts[name], name) for name in ("sent", "failed", "unconfirmed", "pending")]
-        return format_html('<div class="text-xs">{}</div>', format_html_join("", '<div class="whitespace-nowrap">{} {}</div>', shown))
+        if not counts["planned"]:
+            return "-"
+        return format_html(
+            '<div class="text-xs whitespace-nowrap"><div>{} sent, {} failed</div><div>{} unconfirmed, {} pending</div></div>',
+            *(counts[name] for name in ("sent", "failed", "unconfirmed", "pending")),
+        )
 
     @display(description="Next send")
     def show_next_send(self, campaign: Campaign) -> str:

@@ -22,7 +22,7 @@ class ImportPage(ModelAdmin):
     def has_import_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_change_permission(request) and request.user.has_perm("campaigns.add_recipient")
 
-    @action(description="Import recipients", url_path="import", icon="upload", permissions=["import"])
+    @action(description="Import", url_path="import", icon="upload", permissions=["import"])
     def import_recipients(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """A page of its own: shown by GET, which changes nothing, and posted to itself."""
         if not self.has_import_permission(request):

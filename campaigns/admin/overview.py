@@ -22,8 +22,8 @@ OUTCOMES = {"sent": "SENT", "failed": "FAILED", "unconfirmed": "UNCONFIRMED", "s
 PACING_FIELDS = {"min_interval": "s", "max_interval": "s", "batch_size": "messages", "batch_pause": "s"}
 
 
-def status_badge(campaign: Campaign) -> str:
-    return badge(STATUS_COLOURS.get(S(campaign.status), ""), campaign.get_status_display(), campaign.status_reason)
+def status_badge(campaign: Campaign, *, whole: bool = False) -> str:
+    return badge(STATUS_COLOURS.get(S(campaign.status), ""), campaign.get_status_display(), campaign.status_reason, whole=whole)
 
 
 def totals(campaign: Any) -> dict[str, int]:

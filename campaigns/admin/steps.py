@@ -13,10 +13,11 @@ from campaigns.wall_clock import spoken_moment, zone_named
 class StepInline(StackedInline):
     model = CampaignStep
     form, formset = StepForm, StepFormSet
+    verbose_name, verbose_name_plural = "step", "steps"
     ordering = ["order"]
     readonly_fields = ["show_state"]
     fieldsets = [
-        (None, {"fields": [("order", "name", "message_type"), "text", "show_state"]}),
+        (None, {"fields": [("order", "message_type"), "name", "text", "show_state"]}),
         ("Media and link preview", {"classes": ["collapse"], "fields": ["media_url", "caption", ("link_preview", "link_preview_quality")]}),
         ("Template", {"classes": ["collapse"], "fields": [("template_name", "template_language"), "template_components"]}),
         (

@@ -27,9 +27,8 @@ class CampaignQuerySet(models.QuerySet["Campaign"]):
 
     def with_totals(self) -> "CampaignQuerySet":
         """Adds planned, sent, failed, unconfirmed and skipped, summed over the campaign's runs by one grouped query."""
-        return self.annotate(
-            **{name: models.functions.Coalesce(models.Sum(f"runs__{name}"), 0) for name in ("planned", "sent", "failed", "unconfirmed", "skipped")}
-        )
+        names = ("planned", "sent", "failed", "unconfirmed", "skipped")
+        return self.annotate(**{name: models.functions.Coalesce(models.Sum(f"runs__{name}"), 0) for name in names})
 
 
 class Campaign(models.Model):
@@ -90,11 +89,13 @@ class Campaign(models.Model):
             # Two campaigns on one number at once is how numbers are burnt; a lock in memory does not outlive a process.
             models.UniqueConstraint(fields=["session"], condition=Q(status="RUNNING"), name="one_running_campaign_per_session"),
             models.CheckConstraint(
-                condition=Q(status__in=["DRAFT", "SCHEDULED", "RUNNING", "PAUSED", "COMPLETED", "FAILED"]), name="campaign_status_is_known"
+                condition=Q(status__in=["DRAFT", "SCHEDULED", "RUNNING", "PAUSED", "COMPLETED", "FAILED"]),
+                name="campaign_status_is_known",
             ),
             models.CheckConstraint(condition=~Q(status="SCHEDULED") | Q(due_at__isnull=False), name="scheduled_campaign_has_a_time"),
             models.CheckConstraint(
-                condition=Q(min_interval__gte=1, max_interval__gte=1, batch_size__gte=1, batch_pause__gte=1), name="campaign_pacing_is_positive"
+                condition=Q(min_interval__gte=1, max_interval__gte=1, batch_size__gte=1, batch_pause__gte=1),
+                name="campaign_pacing_is_positive",
             ),
             models.CheckConstraint(condition=Q(safe_hours__in=["WARN", "BLOCK", "OFF"]), name="campaign_safe_hours_is_known"),
         ]
@@ -108,7 +109,8 @@ class Campaign(models.Model):
 
     def clean(self) -> None:
         if self.min_interval and self.max_interval and self.max_interval < self.min_interval:
-            raise ValidationError({"max_interval": f"The longest interval ({self.max_interval} s) is below the shortest ({self.min_interval} s)."})
+            sentence = f"The longest interval ({self.max_interval} s) is below the shortest ({self.min_interval} s)."
+            raise ValidationError({"max_interval": sentence})
 
     @property
     def zone(self) -> ZoneInfo:
@@ -134,5 +136,3 @@ class Campaign(models.Model):
 
     def is_live(self) -> bool:
         return self.status in {Campaign.Status.SCHEDULED, Campaign.Status.RUNNING, Campaign.Status.PAUSED}
-
-

@@ -62,7 +62,9 @@ class CampaignStep(models.Model):
     template_language = models.CharField(max_length=20, blank=True, default="")
     template_components = models.JSONField(blank=True, default=list)
 
-    scheduled_at = models.DateTimeField("send at", null=True, blank=True, help_text="In the campaign's time zone. Empty: as soon as it is reached.")
+    scheduled_at = models.DateTimeField(
+        "send at", null=True, blank=True, help_text="In the campaign's time zone. Empty: as soon as it is reached."
+    )
     delay_after_previous = models.DurationField(
         null=True, blank=True, help_text="Days and time after the step before is done, for example 1 12:00:00."
     )
@@ -82,7 +84,10 @@ class CampaignStep(models.Model):
     class Meta:
         ordering = ["campaign", "order"]
         constraints = [
-            models.UniqueConstraint(fields=["campaign", "order"], name="step_order_is_unique_in_campaign", deferrable=models.Deferrable.DEFERRED),
+            # deferred: a form may swap the order of two steps
+            models.UniqueConstraint(
+                fields=["campaign", "order"], name="step_order_is_unique_in_campaign", deferrable=models.Deferrable.DEFERRED
+            ),
             models.CheckConstraint(
                 condition=Q(status__in=["PENDING", "SCHEDULED", "RUNNING", "PAUSED", "COMPLETED", "FAILED"]), name="step_status_is_known"
             ),

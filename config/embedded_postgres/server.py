@@ -214,6 +214,7 @@ def _run(data: Path, tool: str, *arguments: str) -> subprocess.CompletedProcess[
 def _through_shut_folders(server: pwd.struct_passwd, shut: Path) -> list[str]:
     """Root's home is 0700: the server may then read and enter everything, and write only what is its own. No folder is opened up."""
     prefix = ["setpriv", f"--reuid={server.pw_uid}", f"--regid={server.pw_gid}", "--clear-groups"]
+    # no_setuid_fixup: without it access(2), by which initdb looks for its own programs, does not see the capability.
     prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--securebits=+no_setuid_fixup"]
     if not shutil.which("setpriv") or subprocess.run([*prefix, "true"], stderr=subprocess.DEVNULL, check=False).returncode:
         raise NotUsable(

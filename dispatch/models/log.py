@@ -45,7 +45,7 @@ class DispatchLog(models.Model):
         NUMBER_CHECK = "NUMBER_CHECK", "Number check"
 
     campaign = models.ForeignKey(Campaign, on_delete=models.CASCADE, related_name="logs")
-    session = models.ForeignKey(Session, on_delete=models.PROTECT, related_name="logs")  # set when made; the claim writes the one that sends
+    session = models.ForeignKey(Session, on_delete=models.PROTECT, related_name="logs")  # the claim writes the one that sends
     step = models.ForeignKey(CampaignStep, null=True, on_delete=models.CASCADE, related_name="logs")
     run = models.ForeignKey(Run, null=True, on_delete=models.CASCADE, related_name="logs")
     recipient = models.ForeignKey(Recipient, null=True, on_delete=models.SET_NULL, related_name="logs")
@@ -99,9 +99,7 @@ class DispatchLog(models.Model):
             # verification, each pass
             models.Index(fields=["verify_at"], condition=Q(status="UNCONFIRMED"), name="log_to_verify"),
             # the sweep of rows whose person was deleted
-            models.Index(
-                fields=["campaign"], condition=Q(status="PENDING", kind="MESSAGE", recipient__isnull=True), name="log_orphaned"
-            ),
+            models.Index(fields=["campaign"], condition=Q(status="PENDING", kind="MESSAGE", recipient__isnull=True), name="log_orphaned"),
             # the admin: one campaign's rows by outcome, newest first
             models.Index(fields=["campaign", "status", "-id"], name="log_by_outcome"),
             # receipts, and an operator who looks for one id

@@ -29,7 +29,7 @@ class Run(models.Model):
     step = models.ForeignKey(CampaignStep, on_delete=models.CASCADE, related_name="runs")
     number = models.PositiveIntegerField()
     scheduled_for = models.DateTimeField(null=True, blank=True)
-    message = models.JSONField(encoder=DjangoJSONEncoder, default=dict)  # as frozen when the run was made: fields of providers.base.Message
+    message = models.JSONField(encoder=DjangoJSONEncoder, default=dict)  # frozen when the run was made: fields of providers.base.Message
     pacing = models.JSONField(default=dict)  # the values in force when the run was made, for whoever asks later
     status = models.CharField(max_length=20, choices=Status, default=Status.RUNNING)
     reason = models.CharField(max_length=500, blank=True, default="")
@@ -57,7 +57,8 @@ class Run(models.Model):
             models.UniqueConstraint(fields=["step", "scheduled_for"], name="run_occurrence_is_unique_in_step"),
             models.CheckConstraint(condition=Q(status__in=["RUNNING", "COMPLETED", "STOPPED", "SKIPPED"]), name="run_status_is_known"),
             models.CheckConstraint(
-                condition=Q(planned__gte=F("sent") + F("failed") + F("unconfirmed") + F("skipped")), name="run_counts_at_most_what_was_planned"
+                condition=Q(planned__gte=F("sent") + F("failed") + F("unconfirmed") + F("skipped")),
+                name="run_counts_at_most_what_was_planned",
             ),
         ]
         indexes = [

@@ -35,7 +35,7 @@ class Sandbox:
         self.faults = Faults()
         self.stopping = threading.Event()
         self._server = _Server((HOST, port), self)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name="sandbox")
+        self._thread = threading.Thread(target=self._listen, name="sandbox")
 
     @property
     def url(self) -> str:
@@ -49,10 +49,14 @@ class Sandbox:
         """Cuts what is in progress, also calls that hang on purpose, and waits for the threads."""
         self.stopping.set()
         if self._thread.is_alive():
-            self._server.shutdown()
+            socket.create_connection((HOST, self._server.server_address[1])).close()  # wakes the listener
             self._thread.join()
         self._server.cut_connections()
         self._server.server_close()
+
+    def _listen(self) -> None:
+        while not self.stopping.is_set():
+            self._server.handle_request()
 
     def __enter__(self) -> Self:
         return self.start()

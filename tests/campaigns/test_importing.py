@@ -56,7 +56,10 @@ def test_a_mark_before_a_quoted_header_and_values_with_the_other_delimiters():
 
 def test_quoted_line_breaks_and_quotes_and_a_file_without_a_last_line_end():
     campaign = factories.make_campaign()
-    text = 'phone,name,note\n+12025550101,"Sample, Ana","one\ntwo\r\nthree"\n+12025550102,"He said ""hi""", "x"\r\nbad,Err,\n+12025550103,Caio,end'
+    text = (
+        'phone,name,note\n+12025550101,"Sample, Ana","one\ntwo\r\nthree"\n'
+        '+12025550102,"He said ""hi""", "x"\r\nbad,Err,\n+12025550103,Caio,end'
+    )
     report = take(text, campaign)
     assert [(r.name, r.metadata["note"]) for r in campaign.recipients.all()] == [
         ("Sample, Ana", "one\ntwo\r\nthree"),
@@ -235,7 +238,7 @@ def sheet(*lines):
         (b"", "is empty"),
         (b"\xef\xbb\xbf", "is empty"),
         (b" \r\n\r\n", "is empty"),
-        (b",,\n;;\n", "no header line"),
+        (b",,\n , \n", "no header line"),
         (b"phone,name\r\n", "no people below"),
         (b"phone,name\n\n , \n", "no people below"),
         ("phone\n+12025550101".encode("utf-16"), "UTF-16"),
@@ -267,7 +270,7 @@ def sheet(*lines):
         (b'phone,name\n+12025550101,"Ana" x\n', "quotes on line 2"),
         (b'phone,"name\n+12025550101,Ana\n', "quotes on line 1"),
         (b"phone,name\n+12025550101," + b"x" * 5001, "5001 characters"),
-        (b"phone,name\n+12025550101," + b"x" * 200_000, "line 2"),
+        (b"phone,name\n+12025550101," + b"x" * 200_000, "line 2 is longer"),
         ((",".join(["phone", *(f"c{n}" for n in range(100))]) + "\n+12025550101\n").encode(), "101 columns"),
     ],
 )  # fmt: skip
@@ -363,27 +366,46 @@ def test_the_examples_import_whole(name, rows):
     assert all(address.startswith("120255501") for address in Recipient.objects.values_list("address", flat=True))
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_start_that_commits_meanwhile_is_seen():
-    """The import waits for the row lock, and reads the status under it."""
-    campaign = factories.make_campaign()
+def import_in_thread(campaign, text):
     outcome: list[object] = []
 
     def importing():
         try:
-            outcome.append(take("phone\n+12025550101\n", campaign))
+            outcome.append(take(text, campaign))
         except ImportRefused as refusal:
             outcome.append(str(refusal))
         finally:
             connection.close()
 
+    thread = threading.Thread(target=importing)
+    thread.start()
+    return thread, outcome
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_start_that_commits_meanwhile_is_seen():
+    """The import waits for the row lock, and reads the status under it."""
+    campaign = factories.make_campaign()
     with transaction.atomic():
         Campaign.objects.select_for_update().get(pk=campaign.pk)
-        thread = threading.Thread(target=importing)
-        thread.start()
+        thread, outcome = import_in_thread(campaign, "phone\n+12025550101\n")
         thread.join(0.3)
         assert thread.is_alive(), "it did not wait for the lock"
         Campaign.objects.filter(pk=campaign.pk).update(status=Campaign.Status.RUNNING)
     thread.join(10)
     assert "frozen" in str(outcome[0])
     assert not people(campaign)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_address_that_is_typed_by_hand_meanwhile_refuses_the_whole_list():
+    campaign = factories.make_campaign()
+    person = factories.make_recipient(campaign, address="12025550177@c.us")
+    with transaction.atomic():
+        Recipient.objects.filter(pk=person.pk).update(address="12025550102@c.us")
+        thread, outcome = import_in_thread(campaign, "phone\n+12025550101\n+12025550102\n")
+        thread.join(0.3)
+        assert thread.is_alive(), "it did not meet the other row"
+    thread.join(10)
+    assert "at the same moment" in str(outcome[0])
+    assert campaign.recipients.count() == 1

@@ -97,6 +97,8 @@ def test_an_anchor_that_is_the_second_of_two_equal_times_is_not_followed_by_the_
     zone = ZoneInfo("Europe/Berlin")
     anchor = datetime(2026, 10, 25, 1, 30, tzinfo=UTC)  # the second 02:30
     assert list(islice(follow("daily", anchor, zone), 2)) == moments("2026-10-25T01:30", "2026-10-26T01:30")
+    a_year_on = datetime(2027, 10, 30, 12, tzinfo=UTC)
+    assert next_occurrence("daily", anchor=anchor, zone=zone, after=a_year_on) == datetime(2027, 10, 31, 0, 30, tzinfo=UTC)
 
 
 def test_the_occurrences_passed_over_end_where_the_next_one_begins():

@@ -87,7 +87,7 @@ def make_ready(*, people: int = 3, channel: str = "fake", session=None, **change
     session = session or make_session(channel=channel, checked_at=START)
     campaign = make_campaign(session=session, **{"safe_hours": Campaign.SafeHours.OFF, **changes})
     make_step(campaign, text="Hello {{ name }}")
-    make_recipients(campaign, people)
+    make_recipients(people, campaign)
     return campaign
 
 

@@ -324,7 +324,9 @@ def test_the_daily_limit_is_counted_in_the_claim_and_ends_at_the_sessions_midnig
 
 
 def test_blocked_hours_wait_for_the_window_and_keep_their_place(fake, drive):
-    campaign = make_ready(people=2, safe_hours=Campaign.SafeHours.BLOCK, time_zone="America/Sao_Paulo", safe_from="10:00", safe_until="11:00")
+    campaign = make_ready(
+        people=2, safe_hours=Campaign.SafeHours.BLOCK, time_zone="America/Sao_Paulo", safe_from="10:00", safe_until="11:00"
+    )
     start(campaign)  # 12:00 UTC is 09:00 there
     drive.once()
     assert FakeProvider.calls == []

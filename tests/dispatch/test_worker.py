@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 from django.db import connection
+from django_q.models import Task
+from django_q.tasks import async_task
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = pytest.mark.slow
 SECONDS_TO_END = 20
 
 
@@ -35,7 +37,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def worker(tmp_path):
+def worker(tmp_path, transactional_db):
     """manage.py worker on the test database, leader of its group, with everything below it started."""
     (tmp_path / "own_settings.py").write_text(
         f"from config.settings import *\nDATABASES['default']['NAME'] = {connection.settings_dict['NAME']!r}\n"
@@ -45,20 +47,26 @@ def worker(tmp_path):
         process = subprocess.Popen(
             [sys.executable, "manage.py", "worker"], cwd=settings.BASE_DIR, env=variables, stdout=log, stderr=log, start_new_session=True
         )
-    until(lambda: "running." in (tmp_path / "log").read_text())
-    yield process
-    below = descendants(process.pid) if process.poll() is None else set()
-    for pid in {process.pid, *below} if process.poll() is None else below:
-        os.kill(pid, signal.SIGKILL)
-    process.wait()
+    process.log = tmp_path / "log"
+    try:
+        until(lambda: "running." in process.log.read_text())
+        yield process
+    finally:
+        if process.poll() is None:
+            for pid in {process.pid, *descendants(process.pid)}:
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
 
 
-def test_sigterm_to_the_group_ends_all_of_it_in_order(worker):
+def test_sigterm_to_the_group_ends_all_of_it_once_its_tasks_are_done(worker):
+    task = async_task("time.sleep", 1.5)
+    until(lambda: "processing" in worker.log.read_text())
     below = descendants(worker.pid)
     assert len(below) >= 5, "sentinel, pusher, monitor and two workers"
     os.killpg(worker.pid, signal.SIGTERM)
     assert worker.wait(timeout=SECONDS_TO_END) == 0
     assert not [pid for pid in below if is_alive(pid)]
+    assert Task.objects.get(id=task).success
 
 
 def test_kill_leaves_no_orphan(worker):

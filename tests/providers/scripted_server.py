@@ -81,7 +81,7 @@ class ScriptedServer:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
+        socket.create_connection(self._listener.getsockname()).close()  # wakes the listener
         for connection in self._open:
             try:
                 connection.shutdown(socket.SHUT_RDWR)
@@ -103,6 +103,9 @@ class ScriptedServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            if self._stopping.is_set():
+                connection.close()
+                return
             self.connections += 1
             self._spawn(self._converse, connection, self.connections)
 
@@ -118,7 +121,7 @@ class ScriptedServer:
                     self.requests.append(request)
                     if not self._answer(connection, self._script.popleft() if self._script else self.usual):
                         return
-        except OSError:  # the caller hung up, which is its right
+        except (OSError, ValueError):  # the caller hung up, or spoke no HTTP, which is its right
             connection.close()
 
     def _answer(self, connection: socket.socket, answer: Answer) -> bool:

@@ -112,7 +112,7 @@ def test_a_header_that_cannot_be_written_is_not_sent_and_not_quoted(server: Scri
 
 def test_a_server_that_does_not_read_cannot_hold_the_call(server: ScriptedServer) -> None:
     stop = threading.Event()
-    server.before_reading = lambda connection: (stop.wait(20), connection.close())
+    server.before_reading = lambda _: stop.wait(20)
     began = time.monotonic()
     try:
         with pytest.raises(http.NoAnswer):
@@ -253,7 +253,7 @@ def test_drips_over_tls_end_at_the_deadline(tls_server: ScriptedServer, trusted:
 
 def test_a_handshake_that_hangs_is_not_sent(server: ScriptedServer) -> None:
     stop = threading.Event()
-    server.before_reading = lambda connection: (stop.wait(20), connection.close())
+    server.before_reading = lambda _: stop.wait(20)
     began = time.monotonic()
     try:
         with pytest.raises(http.NotSent):

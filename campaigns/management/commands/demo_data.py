@@ -15,7 +15,7 @@ from sessions_app.clock import database_now
 from sessions_app.models import Session
 
 EXAMPLES = Path(settings.BASE_DIR) / "docs" / "examples"
-LOGIN, PASSWORD = "demo", "paceline-demo"  # noqa: S105  printed on purpose, and refused outside DEBUG
+LOGIN, PASSWORD = "demo", "paceline-demo"  # printed on purpose, and refused outside DEBUG
 STAND_IN = {"base_url": "http://127.0.0.1:3900", "session": "default", "engine": "NOWEB"}
 UNTIL_THE_STAND_IN_IS_UP = timedelta(seconds=12)
 

@@ -1,5 +1,4 @@
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,7 @@ class Command(BaseCommand):
         except ImportRefused as refusal:
             raise CommandError(str(refusal), returncode=1) from None
         if options["json"]:
-            json.dump(report.as_dict(), sys.stdout if self.stdout is None else self.stdout, ensure_ascii=False, indent=2)
-            self.stdout.write("")
+            self.stdout.write(json.dumps(report.as_dict(), ensure_ascii=False, indent=2))
         else:
             self._tell(report)
 

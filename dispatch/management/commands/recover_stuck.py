@@ -9,7 +9,7 @@ from dispatch.recovery import recover_stuck
 
 
 class Command(BaseCommand):
-    help = "See to what dead processes left: their messages become UNCONFIRMED and are verified, their campaigns are paused. Safe beside live ones."
+    help = "See to what dead processes left: messages become UNCONFIRMED and are verified, campaigns are paused. Safe beside live ones."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="the counts as one JSON object")

@@ -3,9 +3,11 @@
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import ProgrammingError
 
 from dispatch.loop import run_scheduler
+from dispatch.scheduler import DATABASE_AWAY
 from dispatch.stopping import StopFlag
 
 
@@ -21,9 +23,17 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="do everything that is due now, wait for its answers, and end")
-        parser.add_argument("--interval", type=seconds, default=1.0, metavar="SECONDS", help="how often to look for what is due (0.1 to 3600)")
+        parser.add_argument(
+            "--interval", type=seconds, default=1.0, metavar="SECONDS", help="look for what is due this often (0.1 to 3600)"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         stop = StopFlag()
         stop.install()
-        sys.exit(run_scheduler(stop, interval=options["interval"], once=options["once"]))
+        try:
+            code = run_scheduler(stop, interval=options["interval"], once=options["once"])
+        except ProgrammingError as error:
+            raise CommandError(f"The database is not ready: {str(error).splitlines()[0]}. Run manage.py migrate first.") from None
+        except DATABASE_AWAY as error:
+            raise CommandError(f"The database cannot be reached: {str(error).splitlines()[0]}") from None
+        sys.exit(code)

@@ -1,0 +1,124 @@
+"""Answers -> the ledger: what each means for its row, what all of them mean for their lanes, written in one statement."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+from django.db import DataError, IntegrityError
+
+from dispatch import lanes, outcomes
+from dispatch.lanes import MOST_LANES_IN_ONE_STATEMENT, Claimed, Settlement
+from sessions_app import pacing as rules
+from sessions_app.addresses import mask
+from sessions_app.providers.base import SendResult
+
+logger = logging.getLogger("paceline.engine")
+
+MOST_ANSWERS_IN_ONE_STATEMENT = 4 * MOST_LANES_IN_ONE_STATEMENT
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer that the ledger does not have yet."""
+
+    claimed: Claimed
+    body: str | None
+    result: SendResult
+
+
+def human_pacing(claimed: Claimed) -> rules.Human:
+    """The campaign's values as they stood at the claim, lifted to the floors."""
+    return rules.human(
+        min_interval=claimed.min_interval,
+        max_interval=claimed.max_interval,
+        batch_size=claimed.batch_size,
+        batch_pause=claimed.batch_pause,
+    )
+
+
+def for_few_lanes(answers: Sequence[Answered]) -> list[Answered]:
+    """The longest head of the list that one statement should carry."""
+    sessions: set[int] = set()
+    batch: list[Answered] = []
+    for answer in answers[:MOST_ANSWERS_IN_ONE_STATEMENT]:
+        sessions.add(answer.claimed.session_id)
+        if len(sessions) > MOST_LANES_IN_ONE_STATEMENT:
+            break
+        batch.append(answer)
+    return batch
+
+
+def write(
+    batch: Sequence[Answered], *, verify_after: timedelta, human: Callable[[Claimed], rules.Human], rng: Random, now: datetime | None
+) -> set[int]:
+    """Settle them. Returns the sessions whose lane is in trouble. Safe to repeat; raises when the database is away.
+
+    One answer that cannot be stored must not hold up the others: then they are written one by one, and that one without its texts.
+    """
+    try:
+        return _write(batch, verify_after, human, rng, now)
+    except (DataError, IntegrityError, ValueError):
+        logger.exception("a settle failed; its answers are written one by one")
+    troubled: set[int] = set()
+    for answer in batch:
+        try:
+            troubled |= _write([answer], verify_after, human, rng, now)
+        except (DataError, IntegrityError, ValueError):
+            bare = SendResult(answer.result.answer, code=answer.result.code, detail="the provider's words could not be stored")
+            troubled |= _write([Answered(answer.claimed, None, bare)], verify_after, human, rng, now)
+    return troubled
+
+
+def _write(
+    batch: Sequence[Answered], verify_after: timedelta, human: Callable[[Claimed], rules.Human], rng: Random, now: datetime | None
+) -> set[int]:
+    settlements = [_settlement(answer) for answer in batch]
+    effects = {}
+    for session_id in {answer.claimed.session_id for answer in batch}:
+        mine = [answer for answer in batch if answer.claimed.session_id == session_id]
+        last = max((answer.claimed for answer in mine), key=lambda claimed: (claimed.token, claimed.attempts_in_run))
+        effects[session_id] = outcomes.effect_of(
+            [answer.result for answer in mine],
+            human=None if last.rate is not None else human(last),
+            attempts_in_run=last.attempts_in_run,
+            attempts_in_batch=last.attempts_in_batch,
+            rate_limits_before=last.consecutive_rate_limits,
+            rng=rng,
+        )
+    changed, troubled = lanes.settle(settlements, effects, verify_after=verify_after, now=now)
+    for answer, settlement in zip(batch, settlements, strict=True):
+        _log(answer, settlement, is_late=answer.claimed.id not in changed)
+    return troubled
+
+
+def _settlement(answer: Answered) -> Settlement:
+    outcome = outcomes.outcome_of(answer.result)
+    return Settlement(
+        claimed=answer.claimed,
+        status=outcome.status,
+        code=str(outcome.code),
+        message_id=answer.result.message_id[:200],
+        error=answer.result.detail[:500],
+        http_status=answer.result.http_status,
+        body=answer.body,
+    )
+
+
+def _log(answer: Answered, settlement: Settlement, *, is_late: bool) -> None:
+    """A line for each message, its address masked, its text never."""
+    level = logging.INFO if settlement.status in {"SENT", "PENDING"} else logging.WARNING
+    facts: dict[str, Any] = {
+        "outcome": settlement.status,
+        "address": mask(answer.claimed.address),
+        "log": answer.claimed.id,
+        "campaign": answer.claimed.campaign_id,
+        "session": answer.claimed.session_id,
+    }
+    if settlement.status != "SENT":
+        facts |= {"code": settlement.code, "detail": settlement.error}
+    if is_late:
+        facts["late"] = "changed nothing"
+    logger.log(level, "sent" if settlement.status == "SENT" else "not sent", extra=facts)
