@@ -55,7 +55,7 @@ def middle_and_range(values: list[float]) -> tuple[float, float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What one number can carry at human pacing.")
-    parser.add_argument("--days", type=int, default=200, help="how many days to simulate for each row, 2 or more (default 200)")
+    parser.add_argument("--days", type=int, default=50, help="how many days to simulate for each row, 2 or more (default 50)")
     parser.add_argument("--call-seconds", type=float, default=0.0, help="how long the provider takes to answer (default 0)")
     options = parser.parse_args()
     if options.days < 2 or options.call_seconds < 0:

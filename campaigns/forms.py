@@ -15,8 +15,9 @@ from campaigns import recurrence, rendering
 from campaigns.models import Campaign, CampaignStep, Recipient
 from campaigns.wall_clock import WallClockField, WallClockForm, zone_named
 from sessions_app import addresses
-from sessions_app.forms import channel_class, channel_label
+from sessions_app.forms import channel_class
 from sessions_app.models import Session
+from sessions_app.providers.base import ChannelProvider
 
 TIMING = ("scheduled_at", "delay_after_previous", "time_zone")
 ADDRESS_WIDTH = 320
@@ -71,15 +72,23 @@ class StepForm(WallClockForm):
         zone = zone_named(self.instance.time_zone or campaign.time_zone)
         self.show_wall_clock(zone)
         self.fields["scheduled_at"].help_text = f"In the step's time zone (now {zone.key}). Empty: as soon as it is reached."
-        self.sendable = self._sendable_types()
+        self.fields["template_components"].show_hidden_initial = False
         self._offer_types()
         if self.is_frozen:
             self._freeze()
+
+    def name(self) -> str:
+        return str(self.instance) if self.instance.pk else "New step"
 
     @property
     def is_frozen(self) -> bool:
         """Its run goes out with the text it had, and an edit would look as if it did something."""
         return self.has_begun and self.campaign.status == Campaign.Status.RUNNING
+
+    def has_changed(self) -> bool:
+        """Also when the campaign's zone did: the time stays on the clock, so the moment moves."""
+        follows = bool(self.instance.pk and self.instance.scheduled_at and not self.instance.time_zone)
+        return super().has_changed() or (follows and zone_named(self.campaign.time_zone).key != self.shown_zone.key)
 
     def _freeze(self) -> None:
         """What the browser does not send back, because it was shown disabled, counts as unchanged; what it sends is compared in clean."""
@@ -87,25 +96,22 @@ class StepForm(WallClockForm):
             if name != "id" and (not self.is_bound or self.add_prefix(name) not in self.data):
                 field.disabled = True
 
-    def _sendable_types(self) -> frozenset[str] | None:
-        """None: the session or its channel is not known (yet)."""
-        session = Session.objects.filter(pk=self.campaign.session_id).first() if self.campaign.session_id else None
-        provider = channel_class(session.channel) if session else None
-        if session is None or provider is None:
-            return None
-        self.channel = channel_label(session.channel)
-        return frozenset(kind.value for kind in provider.message_types)
+    @property
+    def provider(self) -> type[ChannelProvider] | None:
+        """None: no session chosen yet, or its channel is not known. Asked late: the admin fills the campaign after this form is made."""
+        return channel_class(self.campaign.session.channel) if self.campaign.session_id else None
 
     def _offer_types(self) -> None:
-        if self.sendable is None or "message_type" not in self.fields:
+        if self.provider is None:
             return
-        offered = self.sendable | {self.instance.message_type}
+        offered = {*self.provider.message_types, self.instance.message_type}
         # the widget only: what is posted is judged by clean(), with a sentence
         self.fields["message_type"].widget.choices = [pair for pair in CampaignStep.Type.choices if pair[0] in offered]
 
     def clean(self) -> dict[str, Any] | None:
         super().clean()
-        if self.is_frozen and self.changed_data:
+        # asked of each field: Django's JSON field calls itself changed when it is disabled
+        if self.is_frozen and any(not self.fields[name].disabled for name in self.changed_data):
             raise ValidationError(FROZEN_STEP)
         self._check_message()
         self._check_times()
@@ -113,9 +119,9 @@ class StepForm(WallClockForm):
 
     def _check_message(self) -> None:
         kind = self.cleaned_data.get("message_type")
-        if self.sendable is not None and kind and kind not in self.sendable:
-            names = ", ".join(label for value, label in CampaignStep.Type.choices if value in self.sendable)
-            self.add_error("message_type", f"{self.channel} cannot send this type of message. It sends: {names}.")
+        if self.provider is not None and kind and kind not in self.provider.message_types:
+            names = ", ".join(label for value, label in CampaignStep.Type.choices if value in self.provider.message_types)
+            self.add_error("message_type", f"{self.provider.label} cannot send this type of message. It sends: {names}.")
         for name in ("text", "caption"):
             for problem in rendering.check(self.cleaned_data.get(name) or ""):
                 self.add_error(name, str(problem))
@@ -127,9 +133,11 @@ class StepForm(WallClockForm):
             self.add_error("template_components", "Write a list, as in [].")
 
     def _check_times(self) -> None:
-        if self.instance.pk and self.instance.status != CampaignStep.Status.PENDING and set(TIMING) & set(self.changed_data):
-            raise ValidationError("This step has its time already: when it is sent can no longer be changed. Add a new step instead.")
-        if "time_zone" in self.cleaned_data:
+        if self.instance.pk and self.instance.status != CampaignStep.Status.PENDING:
+            if set(TIMING) & set(self.changed_data):
+                raise ValidationError("This step has its time already: when it is sent can no longer be changed. Add a new step instead.")
+            self.cleaned_data["scheduled_at"] = self.instance.scheduled_at  # also when the campaign's zone changes
+        elif "time_zone" in self.cleaned_data:
             self.take_wall_clock(zone_named(self.cleaned_data["time_zone"] or self.campaign.time_zone))
 
     def validate_constraints(self) -> None:
@@ -148,6 +156,9 @@ class StepFormSet(forms.BaseInlineFormSet):
 
     def clean(self) -> None:
         super().clean()
+        # The inline's template shows the formset's errors and those of fields, not those of a step as a whole.
+        if whole := [f"{form.name()}: {sentence}" for form in self.forms for sentence in form.non_field_errors()]:
+            raise ValidationError(whole)
         for form in self.deleted_forms:
             if form.has_begun:
                 raise ValidationError(f'Step "{form.instance}" has messages in the log and cannot be deleted.')

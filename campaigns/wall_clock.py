@@ -51,12 +51,13 @@ class WallClockField(forms.DateTimeField):
     def to_python(self, value: Any) -> datetime | None:
         if value in self.empty_values:
             return None
+        is_date = isinstance(value, str) and len(value.strip()) <= len("2027-03-01")
         if not isinstance(value, datetime):
             try:
                 value = parse_datetime(str(value).strip())
             except ValueError:
                 value = None
-        if value is None or value.tzinfo is not None:
+        if value is None or value.tzinfo is not None or is_date:
             raise ValidationError("Write a date and a time, as in 2027-03-01 09:00, without a time zone.")
         if not EARLIEST <= value.year < LATEST:
             raise ValidationError(f"The year {value.year} cannot be right. Use one from {EARLIEST} to {LATEST - 1}.")

@@ -103,13 +103,16 @@ ORDER BY x.id
 
 # One array element an answer; p_* one element a lane. The guard: this attempt, this token, and either still undecided or proof of
 # acceptance. A row that comes back to PENDING reopens its run, so that a run that is not RUNNING never has anything left to send.
+# Counters are taken as they stand under the lock (x): the snapshot's may be older than a recovery or an operator that was waited for, and
+# PostgreSQL tests a CHECK on the row as drafted from the snapshot, before it notices that there is a newer version.
 SETTLE = f"""
 WITH answer AS MATERIALIZED (
   SELECT * FROM unnest(%(log)s::bigint[], %(attempt)s::int[], %(token)s::bigint[], %(session)s::bigint[], %(verdict)s::text[],
                        %(code)s::text[], %(message_id)s::text[], %(error)s::text[], %(http)s::int[], %(body)s::text[])
     AS a(log_id, attempt, token, session_id, verdict, code, message_id, error, http, body)
 ), run AS MATERIALIZED (
-  SELECT r.id FROM dispatch_run r WHERE r.id = ANY (%(runs)s::bigint[]) ORDER BY r.id FOR NO KEY UPDATE
+  SELECT r.id, r.sent, r.failed, r.unconfirmed, r.skipped FROM dispatch_run r
+  WHERE r.id = ANY (%(runs)s::bigint[]) ORDER BY r.id FOR NO KEY UPDATE
 ), lane AS MATERIALIZED (
   SELECT l.session_id, l.consecutive_failures, l.consecutive_invalid, l.consecutive_rate_limits, p.*
   FROM unnest(%(p_session)s::bigint[], %(p_wait)s::interval[], %(p_ends_batch)s::bool[], %(p_ends_streaks)s::bool[], %(p_failures)s::int[],
@@ -144,7 +147,7 @@ WITH answer AS MATERIALIZED (
   WHERE w.id IS NULL OR a.attempt > 1 OR a.verdict <> 'SENT' OR w.old <> 'SENDING'
 ), counted AS (
   UPDATE dispatch_run r SET
-    sent = r.sent + n.sent, failed = r.failed + n.failed, unconfirmed = r.unconfirmed + n.unconfirmed, skipped = r.skipped + n.skipped,
+    sent = x.sent + n.sent, failed = x.failed + n.failed, unconfirmed = x.unconfirmed + n.unconfirmed, skipped = x.skipped + n.skipped,
     status = CASE WHEN n.back > 0 THEN 'RUNNING' ELSE r.status END
   FROM (SELECT run_id,
                count(*) FILTER (WHERE verdict = 'SENT') AS sent,
@@ -152,7 +155,7 @@ WITH answer AS MATERIALIZED (
                count(*) FILTER (WHERE verdict = 'UNCONFIRMED') - count(*) FILTER (WHERE old = 'UNCONFIRMED') AS unconfirmed,
                - count(*) FILTER (WHERE old = 'SKIPPED') AS skipped,
                count(*) FILTER (WHERE verdict = 'PENDING') AS back
-        FROM was GROUP BY 1) n
+        FROM was GROUP BY 1) n JOIN run x ON x.id = n.run_id
   WHERE r.id = n.run_id
 )
 UPDATE dispatch_lane l SET

@@ -93,7 +93,7 @@ def test_a_bad_value_is_refused_with_a_sentence(admin_client, session, field, va
 @pytest.mark.parametrize(
     ("step", "sentence"),
     [
-        ({"text": ""}, "Write the text of this step."),
+        ({"text": "", "name": "Hello"}, "Write the text of this step."),
         ({"text": "Hello {{ name"}, "{{"),
         ({"text": "Hello {{ name|upper }}"}, "upper"),
         ({"message_type": "IMAGE"}, "Sales channel"),
@@ -154,7 +154,8 @@ def test_a_steps_time_follows_its_own_zone_and_else_the_campaigns(admin_client, 
 def test_an_untouched_start_keeps_its_seconds(admin_client, session):
     moment = datetime(2027, 11, 7, 6, 30, 17, tzinfo=UTC)  # the second 01:30 of that night in New York
     campaign = make_campaign(session=session, time_zone="America/New_York", scheduled_at=moment)
-    admin_client.post(change(campaign), posted(name="Renamed", session=session.pk, time_zone="America/New_York", scheduled_at="2027-11-07T01:30"))
+    data = posted(name="Renamed", session=session.pk, time_zone="America/New_York", scheduled_at="2027-11-07T01:30")
+    admin_client.post(change(campaign), data)
     campaign.refresh_from_db()
     assert (campaign.name, campaign.scheduled_at) == ("Renamed", moment)
 
@@ -164,6 +165,18 @@ def test_a_changed_zone_keeps_the_time_on_the_clock(admin_client, session):
     admin_client.post(change(campaign), posted(session=session.pk, scheduled_at="2027-03-01T09:00"))
     campaign.refresh_from_db()
     assert campaign.scheduled_at == datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def test_a_changed_zone_of_the_campaign_keeps_its_steps_times_on_the_clock(admin_client, session):
+    campaign = make_campaign(session=session, time_zone="UTC")
+    step = make_step(campaign, scheduled_at=datetime(2027, 3, 1, 9, 0, tzinfo=UTC))
+    own = make_step(campaign, scheduled_at=datetime(2027, 3, 1, 9, 0, tzinfo=UTC), time_zone="UTC")
+    steps = [kept(step, scheduled_at="2027-03-01T09:00"), kept(own, scheduled_at="2027-03-01T09:00", time_zone="UTC")]
+    assert admin_client.post(change(campaign), posted(*steps, session=session.pk)).status_code == 302
+    step.refresh_from_db()
+    own.refresh_from_db()
+    assert step.scheduled_at == datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
+    assert own.scheduled_at == datetime(2027, 3, 1, 9, 0, tzinfo=UTC)
 
 
 # --- beside a running engine
@@ -251,7 +264,7 @@ def test_an_edit_never_writes_back_a_status_that_moved_meanwhile(admin_user, run
         cleaned_data = {"name": "Renamed"}
 
     opened.name = "Renamed"
-    admin.site._registry[Campaign].save_model(request, opened, Form, change=True)  # type: ignore[arg-type]
+    admin.site._registry[Campaign].save_model(request, opened, Form, change=True)
     running.refresh_from_db()
     assert (running.name, running.status, running.status_reason) == ("Renamed", S.PAUSED, "paused by the engine")
 
@@ -285,7 +298,7 @@ def test_what_keeps_it_from_starting_stands_on_its_page(admin_client, session):
 def test_the_counts_lead_to_the_messages_they_count(admin_client, running):
     url = reverse("admin:dispatch_dispatchlog_changelist") + f"?campaign__id__exact={running.pk}&status__exact=PENDING"
     assert url.replace("&", "&amp;") in admin_client.get(change(running)).content.decode()
-    assert "1 dispatch log" in admin_client.get(url).content.decode() or "1 message" in admin_client.get(url).content.decode()
+    assert [log.pk for log in admin_client.get(url).context["cl"].result_list] == [running.logs.get().pk]
 
 
 def test_the_list_shows_state_counts_and_the_next_send(admin_client, session):
@@ -297,7 +310,9 @@ def test_the_list_shows_state_counts_and_the_next_send(admin_client, session):
     make_lane(session, campaign=campaign, next_send_at=moment)
     make_campaign(status=S.SCHEDULED, due_at=moment + timedelta(days=1), session=session)
     text = admin_client.get(LIST).content.decode()
-    for shown in ("2 sent, 1 failed", "1 unconfirmed, 1 pending", "4 of 5, 80%", "09:00:00 (America/Sao_Paulo)", "started by ana", "02 Jan 2099 12:00 (UTC)"):
+    for shown in ("2 sent, 1 failed", "1 unconfirmed, 1 pending", "4 of 5, 80%", "started by ana"):
+        assert shown in text
+    for shown in ("09:00:00 (America/Sao_Paulo)", "02 Jan 2099 12:00 (UTC)"):
         assert shown in text
 
 

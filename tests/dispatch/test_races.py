@@ -186,6 +186,58 @@ def test_an_answer_and_recovery_at_once_end_with_the_answer(result):
         assert_sum_rule(campaign)
 
 
+def while_it_waits(first, second):
+    """`second` begins while what `first` wrote is not committed yet, waits for its locks, and goes on from there."""
+    results = []
+
+    def wait_for_it():
+        try:
+            results.append(second())
+        finally:
+            connection.close()
+
+    thread = Thread(target=wait_for_it)
+    with meanwhile(first):
+        thread.start()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and not somebody_waits():
+            time.sleep(0.01)
+        assert somebody_waits()
+    thread.join()
+    assert results, "it failed"
+    return results[0]
+
+
+def somebody_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+        return cursor.fetchone()[0] > 0
+
+
+@pytest.mark.parametrize("result", [OK, refused(ErrorCode.FATAL), refused(ErrorCode.UNCONFIRMED)], ids=["accepted", "refused", "doubt"])
+def test_an_answer_that_waited_for_recovery_counts_from_what_recovery_left(result):
+    campaign, owner = ready(2), uuid4()
+    claimed = take(owner)
+    assert while_it_waits(lambda: recover(owner), lambda: bring_back(claimed, result)) == {claimed[0].id}
+    assert_sum_rule(campaign)
+
+
+def test_an_answer_that_waited_for_an_operator_counts_from_what_the_operator_left():
+    campaign, owner = ready(2), uuid4()
+    claimed = take(owner)
+    recover(owner)
+    assert while_it_waits(lambda: log_transitions.give_up(claimed[0].id, by="ana"), lambda: bring_back(claimed, OK)) == {claimed[0].id}
+    assert DispatchLog.objects.get(pk=claimed[0].id).status == S.SENT
+    assert_sum_rule(campaign)
+
+
+def test_recovery_waits_for_an_answer_and_finds_nothing_lost():
+    campaign, owner = ready(2), uuid4()
+    claimed = take(owner)
+    assert while_it_waits(lambda: bring_back(claimed, OK), lambda: recover(owner)) == []
+    assert_sum_rule(campaign)
+
+
 def test_an_operator_and_a_late_answer_at_once_leave_one_truth():
     for decide in (log_transitions.mark_sent, log_transitions.give_up, log_transitions.send_again):
         campaign, owner = ready(2), uuid4()

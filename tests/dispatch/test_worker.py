@@ -40,7 +40,9 @@ def is_alive(pid: int) -> bool:
 def worker(tmp_path, transactional_db):
     """manage.py worker on the test database, leader of its group, with everything below it started."""
     (tmp_path / "own_settings.py").write_text(
-        f"from config.settings import *\nDATABASES['default']['NAME'] = {connection.settings_dict['NAME']!r}\n"
+        "from config.settings import *\n"
+        f"DATABASES['default']['NAME'] = {connection.settings_dict['NAME']!r}\n"
+        "Q_CLUSTER['log_level'] = 'INFO'  # the test reads how far it is\n"
     )
     variables = os.environ | {"PYTHONPATH": f"{tmp_path}:{settings.BASE_DIR}", "DJANGO_SETTINGS_MODULE": "own_settings"}
     with (tmp_path / "log").open("w") as log:

@@ -25,11 +25,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Pieces of bytes, `pause` seconds apart. Then the connection stays, ends, is reset, or hangs until the caller gives up."""
+    """Pieces of bytes, `pause` seconds apart. Then the connection stays, ends, is reset, hangs until the caller gives up, or goes deaf."""
 
     pieces: tuple[bytes, ...] = ()
     pause: float = 0.0
-    then: str = "stay"  # or close, reset, hang
+    then: str = "stay"  # or close, reset, hang, deaf
 
 
 def reply(status: int, body: Any = b"", *, headers: Mapping[str, str] | None = None, then: str = "stay") -> Answer:
@@ -134,6 +134,8 @@ class ScriptedServer:
         if answer.then == "hang":
             while not self._stopping.is_set() and connection.recv(1):  # ends when the caller closes
                 pass
+        if answer.then == "deaf":
+            self._stopping.wait()
         return answer.then == "stay"
 
 
