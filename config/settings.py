@@ -8,6 +8,7 @@ from django.templatetags.static import static
 from config.environment import Environment, new_credentials_key, new_secret_key
 from config.navigation import SIDEBAR
 
+VERSION = "0.1.0"  # what a heartbeat names; the same as in pyproject.toml
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR = BASE_DIR / "var"
 ENV_FILE = BASE_DIR / ".env"
@@ -67,6 +68,9 @@ TEMPLATES = [
 # Nothing starts here: the embedded server starts at the first connection, so that checks, mypy and collectstatic never start it.
 if env["DATABASE_URL"]:
     DATABASES = {"default": env.parsed("DATABASE_URL", environ.Env.db_url_config)}
+    # A connection that died without a word is noticed in seconds, not when TCP gives up after a quarter of an hour.
+    patience = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15000}
+    DATABASES["default"]["OPTIONS"] = patience | DATABASES["default"].get("OPTIONS", {})
 else:
     DATABASES = {
         "default": {

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 
+from django.conf import settings
 from django.db import close_old_connections, connection
 from django.db.models.functions import Now
 
-from config.version import VERSION
 from dispatch import recovery
 from dispatch.engine import Engine
 from dispatch.models import Heartbeat
@@ -33,7 +33,7 @@ def start_heart(kind: Heartbeat.Kind, interval: timedelta = BEAT_INTERVAL) -> He
         host=socket.gethostname(),
         host_identity=recovery.host_identity(),
         pid=os.getpid(),
-        version=VERSION,
+        version=settings.VERSION,
         interval=interval,
     )
     recovery.take_over()
@@ -54,7 +54,7 @@ class Loop:
     _database_is_away: bool = False
 
     def run(self) -> int:
-        logger.info("scheduler started", extra={"pid": self.heart.pid, "owner": str(self.heart.pk), "version": VERSION})
+        logger.info("scheduler started", extra={"pid": self.heart.pid, "owner": str(self.heart.pk), "version": settings.VERSION})
         self._logged_at = time.monotonic()
         while not self.stop.requested:
             _drop_broken_connection()

@@ -1,4 +1,4 @@
-"""What is due becomes RUNNING in its turn, what nobody saw in time is never sent late unasked, and what recurs does so on its own wall clock."""
+"""What is due becomes RUNNING in its turn, what nobody saw in time is never sent late unasked, what recurs keeps its own wall clock."""
 
 from datetime import UTC, date, datetime, timedelta
 
