@@ -21,6 +21,7 @@ from sessions_app.providers.base import ChannelProvider
 
 TIMING = ("scheduled_at", "delay_after_previous", "time_zone")
 ADDRESS_WIDTH = 320
+DELETE = forms.formsets.DELETION_FIELD_NAME
 FROZEN_STEP = "This step has begun and the campaign is running: its text and times are frozen. Pause the campaign to edit it."
 NEEDS_FILE = {CampaignStep.Type.IMAGE, CampaignStep.Type.VIDEO, CampaignStep.Type.AUDIO, CampaignStep.Type.DOCUMENT}
 
@@ -111,7 +112,7 @@ class StepForm(WallClockForm):
     def clean(self) -> dict[str, Any] | None:
         super().clean()
         # asked of each field: Django's JSON field calls itself changed when it is disabled
-        if self.is_frozen and any(not self.fields[name].disabled for name in self.changed_data):
+        if self.is_frozen and any(name != DELETE and not self.fields[name].disabled for name in self.changed_data):
             raise ValidationError(FROZEN_STEP)
         self._check_message()
         self._check_times()

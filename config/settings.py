@@ -158,7 +158,13 @@ LOGGING = {
 if env["SENTRY_DSN"]:
     import sentry_sdk
 
-    sentry_sdk.init(dsn=env["SENTRY_DSN"], send_default_pii=False, include_local_variables=False)
+    sentry_sdk.init(
+        dsn=env["SENTRY_DSN"],
+        send_default_pii=False,
+        include_local_variables=False,
+        # the path of a look-up at a provider carries the address of a person
+        before_breadcrumb=lambda crumb, hint: None if crumb.get("category") == "httplib" else crumb,
+    )
 
 UNFOLD = {
     "SITE_TITLE": "Paceline",

@@ -65,7 +65,7 @@ class Steps:
         return self.around(" ".join(sql.split()[:4]), lambda: execute(sql, params, many, context))
 
 
-class UntilCompleted(StopFlag):
+class UntilEverybodyHasIt(StopFlag):
     def __init__(self, campaign_id: int) -> None:
         super().__init__()
         self._campaign_id = campaign_id
@@ -73,7 +73,9 @@ class UntilCompleted(StopFlag):
 
     @property
     def requested(self) -> bool:
-        return self._asked or Campaign.objects.filter(pk=self._campaign_id, status=Campaign.Status.COMPLETED).exists()
+        completed = Campaign.objects.filter(pk=self._campaign_id, status=Campaign.Status.COMPLETED)
+        open_rows = DispatchLog.objects.filter(campaign=self._campaign_id).exclude(status=DispatchLog.Status.SENT)
+        return self._asked or (not open_rows.exists() and completed.exists())
 
     @requested.setter
     def requested(self, value: bool) -> None:
@@ -84,7 +86,7 @@ def send(campaign_id: int, threads: int) -> int:
     """As run_scheduler does it."""
     heart = start_heart(Heartbeat.Kind.SCHEDULER)
     engine = Engine(owner=heart.pk, rng=Random(1), threads=threads, deadline=timedelta(seconds=5), verify=AT_ONCE)
-    return Loop(heart=heart, engine=engine, stop=UntilCompleted(campaign_id), interval=0.0).run()
+    return Loop(heart=heart, engine=engine, stop=UntilEverybodyHasIt(campaign_id), interval=0.0).run()
 
 
 def recover(how: str) -> None:

@@ -93,7 +93,7 @@ class WahaCredentials(forms.Form):
         label="API key",
         required=False,
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
-        help_text="Empty: WAHA_API_KEY of this instance. A key for this one session with the actions read and send is enough.",
+        help_text="Empty: WAHA_API_KEY of this instance, for its own WAHA_API_URL only. A key for this one session with the actions read and send is enough.",
     )
 
     def clean_api_key(self) -> str:
@@ -130,7 +130,10 @@ class WahaProvider(ChannelProvider):
 
     @property
     def api_key(self) -> str:
-        return self.config.credentials.get("api_key") or settings.WAHA_API_KEY
+        """The session's own. The instance's key goes to the instance's WAHA only: an address typed into a session must not collect it."""
+        own = self.config.credentials.get("api_key", "")
+        is_instances = self.base_url == settings.WAHA_API_URL.rstrip("/")
+        return own or (settings.WAHA_API_KEY if is_instances else "")
 
     @property
     def waha_session(self) -> str:

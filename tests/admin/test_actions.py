@@ -1,8 +1,11 @@
 """The buttons of a campaign: they call the verbs, by POST only, for those who may, and say why when a verb refuses."""
 
+from datetime import timedelta
+
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from campaigns.admin.actions import BUTTONS
 from campaigns.models import Campaign
@@ -24,10 +27,6 @@ CASES = [  # verb, from, to
 @pytest.fixture
 def ready(db):
     def make(status=S.DRAFT, **changes) -> Campaign:
-        from datetime import timedelta
-
-        from django.utils import timezone
-
         campaign = make_campaign(status=status, scheduled_at=timezone.now() + timedelta(days=1), safe_hours="OFF", **changes)
         make_step(campaign)
         make_recipient(campaign)

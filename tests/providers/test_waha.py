@@ -194,6 +194,11 @@ class TestWaha(HTTPChannelContract):
         settings.WAHA_API_URL = ""
         assert WahaProvider(SessionConfig()).send(CHAT, self.message(), REF, soon()).code == ErrorCode.MISCONFIGURED
 
+    def test_an_address_typed_into_a_session_does_not_collect_the_instances_key(self, settings: Any) -> None:
+        settings.WAHA_API_URL, settings.WAHA_API_KEY = "https://waha.example.org", "instance-key"
+        WahaProvider(SessionConfig(settings={"base_url": self.server.url})).send(CHAT, self.message(), REF, soon())
+        assert "instance-key" not in str(self.server.requests[0].headers)
+
     # --- what comes back
 
     @pytest.mark.parametrize("body", SENT.values(), ids=SENT.keys())
