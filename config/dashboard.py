@@ -15,6 +15,7 @@ from sessions_app.clock import database_now
 from sessions_app.models import Session
 
 ROWS = 10
+ROOM = 50  # characters of a reason: the cards of a phone are low
 COUNTED_UP_TO = 1000
 
 
@@ -83,7 +84,7 @@ def _waiting() -> dict[str, Any]:
         [
             _link("admin:campaigns_campaign_change", campaign.pk, campaign.name),
             campaign.session.name,
-            overview.status_badge(campaign),
+            overview.status_badge(campaign, room=ROOM),
             overview.next_send(campaign),
         ]
         for campaign in _campaigns(waiting)
@@ -95,7 +96,7 @@ def _away(sessions: QuerySet[Session]) -> dict[str, Any]:
     rows = [
         [
             _link("admin:sessions_app_session_change", session.pk, session.name),
-            badge(STATUS_COLOURS[Session.Status(session.status)], session.get_status_display(), session.status_detail),
+            badge(STATUS_COLOURS[Session.Status(session.status)], session.get_status_display(), session.status_detail, room=ROOM),
         ]
         for session in sessions[:ROWS]
     ]

@@ -159,7 +159,7 @@ def _begin(campaign: Campaign, engine: Engine, now: datetime, report: PassReport
     session = campaign.session
     usable = opening.why_not(session)
     if usable:
-        _pause(campaign.pk, f"could not start: {usable}", report)
+        _do_not_begin(campaign, usable, report)
         return
     if not session.was_checked_just_before(now):
         engine.check(session)  # the answer is written down when it comes; this campaign has its turn at the pass after
@@ -169,10 +169,17 @@ def _begin(campaign: Campaign, engine: Engine, now: datetime, report: PassReport
     except SessionBusy:
         return
     except Refused as refusal:
-        _pause(campaign.pk, f"could not start: {refusal}", report)
+        _do_not_begin(campaign, str(refusal), report)
         return
     report.started += 1
     logger.info("campaign started", extra={"campaign": campaign.pk, "session": session.name})
+
+
+def _do_not_begin(campaign: Campaign, why: str, report: PassReport) -> None:
+    """PAUSED, unless another scheduler was faster: what it has begun is not ours to pause."""
+    with transaction.atomic():
+        if runs.lock_campaign(campaign.pk).status == Campaign.Status.SCHEDULED:
+            _pause(campaign.pk, f"could not start: {why}", report)
 
 
 def _carry_runs_on(now: datetime, report: PassReport) -> None:

@@ -43,12 +43,12 @@ SHOWN_OF_A_REASON = 120  # characters; the cards of a phone have room for three 
 CHECKS_AT_ONCE = 10  # each may take ten seconds, and the browser waits
 
 
-def badge(colour: str, text: str, detail: str = "", *, whole: bool = False) -> str:
-    """A status label with a line of explanation under it, escaped. A long explanation is cut; the whole stands in its tooltip."""
+def badge(colour: str, text: str, detail: str = "", *, room: int | None = SHOWN_OF_A_REASON) -> str:
+    """A status label with a line of explanation under it, escaped. Beyond `room` characters it is cut; the whole stands in its tooltip."""
     label = render_to_string("unfold/helpers/label.html", {"type": colour, "text": text})
     if not detail:
         return label
-    short = detail if whole else Truncator(detail).chars(SHOWN_OF_A_REASON)
+    short = Truncator(detail).chars(room) if room else detail
     return format_html(
         '{}<div class="mt-1 text-xs whitespace-normal min-w-40 max-w-xs break-words" title="{}">{}</div>', label, detail, short
     )

@@ -1,7 +1,8 @@
 """A process that forks schedulers which kill themselves at their n-th step: the other half of tests/dispatch/test_crash_points.py.
 
-A step is whatever the world outside can notice: a statement that writes, a COMMIT, a piece of a request on the wire. Between two steps a
-death looks the same from everywhere, so one point between any two of them is enough. Reads are no steps, for the same reason.
+A step is whatever the world outside can notice: a statement that writes by itself, a COMMIT, a piece of a request on the wire. Between two
+steps a death looks the same from everywhere, so one point between any two of them is enough. Reads are no steps, for the same reason, nor
+is what stands inside a transaction: a death takes it back.
 
 Reads one JSON object a line, forks, waits for the child, answers one JSON object a line.
 """
@@ -60,7 +61,7 @@ class Steps:
 
     def _statement(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         words = sql.split(maxsplit=1)
-        if words[0] in {"SELECT", "SAVEPOINT", "RELEASE"}:
+        if words[0] == "SELECT" or connection.in_atomic_block:
             return execute(sql, params, many, context)
         return self.around(" ".join(sql.split()[:4]), lambda: execute(sql, params, many, context))
 

@@ -99,7 +99,7 @@ class CampaignAdmin(CampaignActions, ImportPage, ModelAdmin):
         may_start = campaign.status in {S.DRAFT, S.SCHEDULED, S.PAUSED}
         return {
             "campaign": campaign,
-            "badge": overview.status_badge(campaign, whole=True),
+            "badge": overview.status_badge(campaign, room=None),
             "progress": overview.progress_bar(counts),
             "next_send": overview.next_send(campaign),
             "recipients": campaign.recipients.count(),

@@ -9,7 +9,7 @@ from django.utils.html import format_html
 from campaigns import preflight
 from campaigns.models import Campaign
 from campaigns.wall_clock import spoken_moment, zone_named
-from sessions_app.admin import badge
+from sessions_app.admin import SHOWN_OF_A_REASON, badge
 from sessions_app.clock import database_now
 from sessions_app.credentials import CredentialsUnreadable
 from sessions_app.forms import channel_class
@@ -22,8 +22,8 @@ OUTCOMES = {"sent": "SENT", "failed": "FAILED", "unconfirmed": "UNCONFIRMED", "s
 PACING_FIELDS = {"min_interval": "s", "max_interval": "s", "batch_size": "messages", "batch_pause": "s"}
 
 
-def status_badge(campaign: Campaign, *, whole: bool = False) -> str:
-    return badge(STATUS_COLOURS.get(S(campaign.status), ""), campaign.get_status_display(), campaign.status_reason, whole=whole)
+def status_badge(campaign: Campaign, *, room: int | None = SHOWN_OF_A_REASON) -> str:
+    return badge(STATUS_COLOURS.get(S(campaign.status), ""), campaign.get_status_display(), campaign.status_reason, room=room)
 
 
 def totals(campaign: Any) -> dict[str, int]:

@@ -9,8 +9,9 @@ from django.utils import timezone
 
 from campaigns.admin.actions import BUTTONS
 from campaigns.models import Campaign
+from dispatch.models import DispatchLog
 from sessions_app.models import Session
-from tests.factories import make_campaign, make_recipient, make_session, make_step
+from tests.factories import make_campaign, make_log, make_recipient, make_run, make_session, make_step
 
 S = Campaign.Status
 LIST = reverse("admin:campaigns_campaign_changelist")
@@ -184,4 +185,14 @@ def test_a_draft_is_deleted_with_what_belongs_to_it(admin_client, ready):
     assert "Recipients" in admin_client.get(url).content.decode()
     admin_client.post(url, {"post": "yes"})
     admin_client.post(LIST, {"action": "delete_selected", "_selected_action": [other.pk], "post": "yes"})
+    assert not Campaign.objects.exists()
+
+
+def test_a_campaign_with_a_message_on_its_way_is_not_deleted(admin_client, ready, said):
+    campaign = ready(S.FAILED, name="June")
+    log = make_log(make_run(campaign.steps.get()), status=DispatchLog.Status.SENDING)
+    url = reverse("admin:campaigns_campaign_delete", args=[campaign.pk])
+    assert said(admin_client.post(url, {"post": "yes"})) == ['"June" has a message on its way. Wait until it has arrived, then delete it.']
+    log.delete()
+    admin_client.post(url, {"post": "yes"})
     assert not Campaign.objects.exists()

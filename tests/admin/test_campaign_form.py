@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.db import connection
 from django.test import RequestFactory
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from campaigns import transitions
@@ -322,3 +324,12 @@ def test_the_list_is_filtered_and_searched(admin_client, session, query, found):
     make_campaign(name="Other one", status=S.COMPLETED, session=session)
     text = admin_client.get(f"{LIST}?{query}").content.decode()
     assert {"Draft one", "Other one"} & {name for name in ("Draft one", "Other one") if name in text} == {found}
+
+
+def test_an_edit_waits_for_the_verbs_and_they_for_it(admin_client, running):
+    """The form decides from a row that it holds: a start or a pause cannot slip in between."""
+    with CaptureQueriesContext(connection) as captured:
+        admin_client.post(change(running), posted())
+    first = next(query["sql"] for query in captured if 'FROM "campaigns_campaign"' in query["sql"] and "FOR UPDATE" in query["sql"])
+    statements = [query["sql"] for query in captured]
+    assert statements.index(first) < next(number for number, sql in enumerate(statements) if '"campaigns_campaignstep"' in sql)

@@ -198,3 +198,19 @@ def test_the_dashboard_says_that_nothing_is_sent_without_a_scheduler(admin_clien
     assert "Nothing is sent until one runs" in admin_client.get(reverse("admin:index")).content.decode()
     Heartbeat.objects.create(kind=Heartbeat.Kind.SCHEDULER, host="h", host_identity="h", pid=1, version="1", interval=timedelta(seconds=30))
     assert "Nothing is sent until one runs" not in admin_client.get(reverse("admin:index")).content.decode()
+
+
+def test_a_campaign_of_ten_steps_costs_as_many_queries_as_one_of_two(admin_client):
+    campaign = make_campaign()
+    url = reverse("admin:campaigns_campaign_change", args=[campaign.pk])
+    for _ in range(2):
+        make_step(campaign)
+    admin_client.get(url)
+    few = queries(admin_client, url)
+    for _ in range(8):
+        make_step(campaign)
+    assert queries(admin_client, url) == few
+
+
+def test_the_first_address_leads_to_the_admin(client):
+    assert client.get("/").headers["Location"] == reverse("admin:index")

@@ -54,7 +54,15 @@ def ready(people: int = 3, *, rate: float | None = None, burst: int = 1, session
     ]
     DispatchLog.objects.bulk_create(rows)
     wait = timedelta(0) if rate else LONGEST_WAIT
-    values = {"campaign": campaign, "next_send_at": NOW, "rate": rate, "burst": burst, "longest_wait": wait, "epoch": campaign.epoch, **lane}
+    values = {
+        "campaign": campaign,
+        "next_send_at": NOW,
+        "rate": rate,
+        "burst": burst,
+        "longest_wait": wait,
+        "epoch": campaign.epoch,
+        **lane,
+    }
     make_lane(campaign.session, **values)
     return campaign
 

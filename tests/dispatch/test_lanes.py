@@ -199,7 +199,13 @@ def test_over_a_minute_a_metered_lane_never_passes_its_rate_and_burst():
 
 @pytest.mark.parametrize(
     ("result", "status", "counted"),
-    [(OK, S.SENT, "sent"), (INVALID, S.FAILED, "failed"), (DOUBT, S.UNCONFIRMED, "unconfirmed"), (THROTTLED, S.PENDING, ""), (UNSENT, S.PENDING, "")],
+    [
+        (OK, S.SENT, "sent"),
+        (INVALID, S.FAILED, "failed"),
+        (DOUBT, S.UNCONFIRMED, "unconfirmed"),
+        (THROTTLED, S.PENDING, ""),
+        (UNSENT, S.PENDING, ""),
+    ],
     ids=["accepted", "refused", "doubt", "throttled", "unsent"],
 )
 def test_an_answer_moves_row_run_and_lane_in_one_statement(result, status, counted):
@@ -456,7 +462,14 @@ def many(lanes_wanted: int, rows_each: int) -> None:
         ]
     )
     with connection.cursor() as cursor:
-        for table in ("dispatch_dispatchlog", "dispatch_lane", "dispatch_run", "campaigns_campaign", "campaigns_recipient", "sessions_app_session"):
+        for table in (
+            "dispatch_dispatchlog",
+            "dispatch_lane",
+            "dispatch_run",
+            "campaigns_campaign",
+            "campaigns_recipient",
+            "sessions_app_session",
+        ):
             cursor.execute(f"ANALYZE {table}")
 
 

@@ -112,11 +112,10 @@ def test_a_claim_that_is_being_written_holds_the_pause_off():
     """Otherwise a message could leave after somebody was told that the campaign is paused."""
     campaign = ready(3)
     taken = []
-    with meanwhile(lambda: taken.extend(take(uuid4()))):
-        with pytest.raises(OperationalError, match="lock timeout"), transaction.atomic():
-            with connection.cursor() as cursor:
-                cursor.execute("SET LOCAL lock_timeout = '200ms'")
-            transitions.pause(campaign.pk, reason="paused by ana")
+    with meanwhile(lambda: taken.extend(take(uuid4()))), pytest.raises(OperationalError, match="lock timeout"), transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '200ms'")
+        transitions.pause(campaign.pk, reason="paused by ana")
     transitions.pause(campaign.pk, reason="paused by ana")
     assert len(taken) == 1
     assert take(uuid4()) == []
@@ -286,7 +285,15 @@ def deadlocks() -> int:
         return cursor.fetchone()[1]
 
 
-ALL_ANSWERS = [OK, OK, OK, refused(ErrorCode.UNCONFIRMED), refused(ErrorCode.FATAL), refused(ErrorCode.RATE_LIMIT), SendResult.unsent("late")]
+ALL_ANSWERS = [
+    OK,
+    OK,
+    OK,
+    refused(ErrorCode.UNCONFIRMED),
+    refused(ErrorCode.FATAL),
+    refused(ErrorCode.RATE_LIMIT),
+    SendResult.unsent("late"),
+]
 
 
 @pytest.mark.slow
