@@ -20,7 +20,7 @@ Step = CampaignStep.Status
 
 # verb -> (states it may come from, state it leads to)
 ALLOWED: dict[str, tuple[frozenset[Campaign.Status], Campaign.Status]] = {
-    "schedule": (frozenset({S.DRAFT}), S.SCHEDULED),
+    "schedule": (frozenset({S.DRAFT, S.PAUSED}), S.SCHEDULED),
     "start": (frozenset({S.DRAFT, S.SCHEDULED, S.PAUSED}), S.RUNNING),
     "resume": (frozenset({S.PAUSED}), S.RUNNING),
     "begin": (frozenset({S.SCHEDULED}), S.RUNNING),
@@ -74,7 +74,7 @@ def _move_steps(campaign: Campaign, origin: Iterable[CampaignStep.Status], targe
 
 
 def schedule(campaign_id: int, *, by: str, now: datetime | None = None) -> Campaign:
-    """DRAFT -> SCHEDULED at the campaign's own start time."""
+    """DRAFT or PAUSED -> SCHEDULED at the campaign's own start time. To change the time of a scheduled one: pause, edit, schedule."""
     now = now or database_now()
     with transaction.atomic():
         campaign = _lock(campaign_id)
@@ -155,7 +155,7 @@ def _require_connected(campaign: Campaign) -> None:
     if session.status != Session.Status.CONNECTED:
         detail = f" ({session.status_detail.rstrip('.')})" if session.status_detail else ""
         raise Refused(
-            f'Session "{session}" is {session.get_status_display().lower()}{detail}. '
+            f'Session "{session}" is not connected: {session.get_status_display().lower()}{detail}. '
             f'Connect it, check it on its page, then start "{campaign}" again.'
         )
 

@@ -25,7 +25,7 @@ BUTTONS = {
     S.DRAFT: {"start", "schedule", "move"},
     S.SCHEDULED: {"start", "pause", "stop", "move"},
     S.RUNNING: {"pause", "stop"},
-    S.PAUSED: {"resume", "stop", "move"},
+    S.PAUSED: {"schedule", "resume", "stop", "move"},
     S.COMPLETED: {"move"},
     S.FAILED: set(),
 }

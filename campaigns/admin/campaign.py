@@ -20,6 +20,7 @@ from campaigns.forms import CampaignForm
 from campaigns.models import Campaign
 
 S = Campaign.Status
+HAS_NO_PROMISED_TIME = {S.DRAFT, S.PAUSED}  # here the start time may be edited; then it is scheduled
 
 
 @admin.register(Campaign)
@@ -50,13 +51,13 @@ class CampaignAdmin(CampaignActions, ImportPage, ModelAdmin):
         fixed = ["show_pacing"]
         if obj is not None and (obj.status != S.DRAFT or obj.recipients.exists()):
             fixed.append("session")
-        if obj is not None and obj.status != S.DRAFT:
+        if obj is not None and obj.status not in HAS_NO_PROMISED_TIME:
             fixed.append("show_start")
         return fixed
 
     def get_fieldsets(self, request: HttpRequest, obj: Campaign | None = None) -> Any:
         sets: Any = super().get_fieldsets(request, obj)
-        if obj is None or obj.status == S.DRAFT:
+        if obj is None or obj.status in HAS_NO_PROMISED_TIME:
             return sets
         return [(title, {"fields": [("show_start", "grace_seconds")]}) if title == "Start" else (title, rest) for title, rest in sets]
 

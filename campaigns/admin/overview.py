@@ -23,7 +23,18 @@ PACING_FIELDS = {"min_interval": "s", "max_interval": "s", "batch_size": "messag
 
 
 def status_badge(campaign: Campaign, *, room: int | None = SHOWN_OF_A_REASON) -> str:
-    return badge(STATUS_COLOURS.get(S(campaign.status), ""), campaign.get_status_display(), campaign.status_reason, room=room)
+    reason = campaign.status_reason
+    if is_outside_safe_hours(campaign):
+        reason = f"sending outside the safe hours ({campaign.safe_from:%H:%M} to {campaign.safe_until:%H:%M}); {reason}"
+    return badge(STATUS_COLOURS.get(S(campaign.status), ""), campaign.get_status_display(), reason, room=room)
+
+
+def is_outside_safe_hours(campaign: Campaign) -> bool:
+    """It runs, and its hours only warn."""
+    if campaign.status != S.RUNNING or campaign.safe_hours != Campaign.SafeHours.WARN:
+        return False
+    window = campaign.safe_window(timezone.now())
+    return window is not None and window.opens_at > timezone.now()
 
 
 def totals(campaign: Any) -> dict[str, int]:

@@ -80,6 +80,7 @@ class Migration(migrations.Migration):
                 ('campaign', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='steps', to='campaigns.campaign')),
             ],
             options={
+                'verbose_name': 'step',
                 'ordering': ['campaign', 'order'],
             },
         ),

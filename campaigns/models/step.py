@@ -83,6 +83,7 @@ class CampaignStep(models.Model):
 
     class Meta:
         ordering = ["campaign", "order"]
+        verbose_name = "step"
         constraints = [
             # deferred: a form may swap the order of two steps
             models.UniqueConstraint(

@@ -51,6 +51,7 @@ class Migration(migrations.Migration):
                 ('step', models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='logs', to='campaigns.campaignstep')),
             ],
             options={
+                'verbose_name': 'message',
                 'ordering': ['-pk'],
             },
         ),

@@ -78,6 +78,7 @@ class DispatchLog(models.Model):
 
     class Meta:
         ordering = ["-pk"]
+        verbose_name = "message"
         constraints = [
             # The one that makes a second message of the same run to the same person impossible.
             models.UniqueConstraint(fields=["run", "recipient"], name="one_row_per_run_and_recipient"),

@@ -17,7 +17,9 @@ from campaigns.models import Campaign
 from campaigns.transitions import Refused
 from dispatch import runs
 from dispatch import transitions as log_transitions
+from dispatch.engine import Engine
 from dispatch.models import DispatchLog, Lane, Run
+from dispatch.scheduler import PassReport, plan
 from sessions_app.models import Session
 from sessions_app.providers.base import ErrorCode, SendResult
 from tests.dispatch.invariants import NOW, OK, assert_sum_rule, bring_back, ready, recover, take, together
@@ -327,7 +329,7 @@ def test_three_seconds_of_everything_at_once_without_a_deadlock():
     def bury(random: Random) -> int:
         return len(recover(*graves, now=None))
 
-    def plan(random: Random) -> int:
+    def fill(random: Random) -> int:
         for campaign in campaigns:
             for run in Run.objects.filter(campaign=campaign):
                 runs.make_rows(run.pk, timezone.now())
@@ -354,10 +356,24 @@ def test_three_seconds_of_everything_at_once_without_a_deadlock():
             random.choice([log_transitions.mark_sent, log_transitions.give_up, log_transitions.send_again])(log.pk, by="ana")
         return log is not None
 
-    acts = {"send": send, "send too": send, "bury": bury, "plan": plan, "steer": steer, "decide": decide}
+    acts = {"send": send, "send too": send, "bury": bury, "fill": fill, "steer": steer, "decide": decide}
     together(*[lambda name=name, act=act: repeat(name, act) for name, act in acts.items()])
     assert deadlocks() == before
     assert all(did[name] > 0 for name in acts), did
     recover(*graves, now=None)
     assert_sum_rule(*campaigns)
     assert DispatchLog.objects.filter(status=S.SENT).count() > 20
+
+
+def test_a_scheduler_that_comes_second_does_not_pause_what_the_first_began():
+    for _ in range(ROUNDS):
+        campaign = ready(3)
+        now = timezone.now()
+        Campaign.objects.filter(pk=campaign.pk).update(status=Campaign.Status.SCHEDULED, due_at=now, due_seen_at=now)
+        engines = [Engine(owner=uuid4(), threads=1) for _ in range(3)]
+        together(*[lambda e=engine: plan(e, PassReport()) for engine in engines])
+        for engine in engines:
+            engine.close()
+        campaign.refresh_from_db()
+        assert (campaign.status, campaign.status_reason) == (Campaign.Status.RUNNING, "started at its time")
+        Campaign.objects.filter(pk=campaign.pk).update(status=Campaign.Status.PAUSED)

@@ -239,3 +239,36 @@ def test_a_session_with_campaigns_cannot_be_deleted(campaign):
 
     with pytest.raises(ProtectedError):
         Session.objects.all().delete()
+
+
+def test_the_time_of_a_scheduled_campaign_changes_by_pausing_it_and_scheduling_it_anew(fake, drive):
+    campaign = scheduled()
+    transitions.pause(campaign.pk, reason="paused by ana")
+    Campaign.objects.filter(pk=campaign.pk).update(scheduled_at=NINE + timedelta(days=1))
+    transitions.schedule(campaign.pk, by="ana", now=START)
+    drive.to(NINE)
+    drive.once()
+    assert FakeProvider.calls == []
+    drive.until_done()
+    assert drive.sent_at[0] == NINE + timedelta(days=1)
+
+
+def test_a_campaign_paused_in_the_middle_can_be_given_a_time_to_go_on(fake, drive):
+    campaign = make_ready(people=3)
+    transitions.start(campaign.pk, by="ana", now=START)
+    drive.once()
+    transitions.pause(campaign.pk, reason="paused by ana")
+    Campaign.objects.filter(pk=campaign.pk).update(scheduled_at=NINE)
+    transitions.schedule(campaign.pk, by="ana", now=START)
+    drive.until_done()
+    assert drive.sent_at[1] == NINE
+    assert statuses(campaign) == ["SENT"] * 3
+
+
+def test_hours_that_only_warn_are_told_in_the_log_and_do_not_stop(fake, drive, caplog):
+    campaign = make_ready(people=2, safe_hours=Campaign.SafeHours.WARN, safe_from="13:00", safe_until="14:00")
+    transitions.start(campaign.pk, by="ana", now=START)
+    drive.until_done()
+    assert statuses(campaign) == ["SENT", "SENT"]
+    assert drive.sent_at[0] == START
+    assert [record.message for record in caplog.records].count("sending outside the safe hours") == 1
