@@ -28,7 +28,7 @@ ALLOWED: dict[str, tuple[frozenset[Campaign.Status], Campaign.Status]] = {
     "miss": (frozenset({S.SCHEDULED}), S.PAUSED),
     "wait": (frozenset({S.RUNNING}), S.SCHEDULED),
     "complete": (frozenset({S.RUNNING}), S.COMPLETED),
-    "requeue": (frozenset({S.COMPLETED}), S.SCHEDULED),
+    "requeue": (frozenset({S.SCHEDULED, S.COMPLETED}), S.SCHEDULED),
     "stop": (frozenset({S.SCHEDULED, S.RUNNING, S.PAUSED}), S.FAILED),
 }
 
@@ -208,7 +208,10 @@ def complete(campaign: Campaign, *, now: datetime, reason: str) -> Campaign:
 
 
 def requeue(campaign: Campaign, *, now: datetime, reason: str) -> Campaign:
-    """COMPLETED -> SCHEDULED now: it takes its turn on the session. The caller holds the row lock and flips rows in this transaction."""
+    """COMPLETED, or SCHEDULED for a later step -> SCHEDULED now: it takes its turn on the session.
+
+    The caller holds the row lock and flips rows in this transaction.
+    """
     return _move(campaign, "requeue", reason, due_at=now, due_seen_at=now)  # seen: a retry has no promised time that could be missed
 
 

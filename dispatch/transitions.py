@@ -58,7 +58,7 @@ def _back_to_pending(log: DispatchLog, reason: str, now: datetime, **changes: ob
     """It will be sent again, from where its campaign stands now. A stopped campaign's is skipped by the next sweep."""
     _move(log, S.PENDING, reason=reason, available_at=now, error_code="", error_text="", **changes)
     campaign = Campaign.objects.get(pk=log.campaign_id)
-    if campaign.status == Campaign.Status.COMPLETED:
+    if campaign.status in {Campaign.Status.COMPLETED, Campaign.Status.SCHEDULED}:
         campaign_transitions.requeue(campaign, now=now, reason=f"sends again: {reason}")
 
 

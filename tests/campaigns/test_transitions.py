@@ -38,7 +38,7 @@ VERBS: dict[str, Any] = {
 }
 # verb -> where it leads from DRAFT, SCHEDULED, RUNNING, PAUSED, COMPLETED, FAILED, in this order; NO is a refusal
 TABLE: dict[str, list[Campaign.Status | None]] = {
-    "schedule": [S.SCHEDULED, NO, NO, NO, NO, NO],
+    "schedule": [S.SCHEDULED, NO, NO, S.SCHEDULED, NO, NO],
     "start": [S.RUNNING, S.RUNNING, NO, S.RUNNING, NO, NO],
     "resume": [NO, NO, NO, S.RUNNING, NO, NO],
     "begin": [NO, S.RUNNING, NO, NO, NO, NO],

@@ -7,11 +7,13 @@ import pytest
 from campaigns import transitions
 from campaigns.models import Campaign, CampaignStep
 from campaigns.transitions import Refused
+from dispatch import transitions as log_transitions
 from dispatch.models import DispatchLog, Run
 from sessions_app.models import Session
-from sessions_app.providers.base import SessionCheck, SessionState
+from sessions_app.providers.base import ErrorCode, SessionCheck, SessionState
 from tests.dispatch.conftest import START, make_ready, statuses
-from tests.fakes import FakeProvider
+from tests.factories import make_step
+from tests.fakes import FakeProvider, refused
 
 pytestmark = pytest.mark.django_db
 S = Campaign.Status
@@ -272,3 +274,20 @@ def test_hours_that_only_warn_are_told_in_the_log_and_do_not_stop(fake, drive, c
     assert statuses(campaign) == ["SENT", "SENT"]
     assert drive.sent_at[0] == START
     assert [record.message for record in caplog.records].count("sending outside the safe hours") == 1
+
+
+def test_a_message_to_be_sent_again_does_not_wait_for_the_next_step(campaign, drive):
+    make_step(campaign, order=2, delay_after_previous=timedelta(days=7))
+    FakeProvider.answers(refused(ErrorCode.UNCONFIRMED))
+    transitions.start(campaign.pk, by="ana", now=START)
+    while Campaign.objects.get().status == S.RUNNING:
+        drive.once()
+        drive.to(drive.next_moment() or drive.now)
+    drive.to(START + timedelta(hours=1))
+    log_transitions.send_again(DispatchLog.objects.unconfirmed().get().pk, by="ana", now=drive.now)
+    drive.once()
+    assert len(FakeProvider.calls) == 4
+    drive.once()
+    campaign.refresh_from_db()
+    assert campaign.status == S.SCHEDULED
+    assert campaign.due_at > START + timedelta(days=6)

@@ -195,3 +195,9 @@ def test_every_known_defect_has_its_row_with_a_test_or_a_reason() -> None:
     expected = [*(f"L{n}" for n in range(1, 11)), *(f"DU{n}" for n in range(1, 8)), *(f"S{n}" for n in range(1, 16))]
     assert [label for label, _, _ in rows] == [*expected, *(f"W{n}" for n in range(1, 15))]
     assert [label for label, what, caught in rows if not what.strip() or not caught.strip()] == []
+
+
+def test_the_images_are_small() -> None:
+    images = list((ROOT / "docs" / "images").iterdir())
+    assert images
+    assert [image.name for image in images if image.stat().st_size > 300_000] == []
