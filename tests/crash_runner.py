@@ -54,8 +54,8 @@ class Steps:
 
     def watch(self) -> None:
         connection.execute_wrappers.append(self._statement)
-        commit = connection._commit
-        connection._commit = lambda: self.around("COMMIT", commit)  # type: ignore[method-assign]
+        commit = connection._commit  # type: ignore[attr-defined]
+        connection._commit = lambda: self.around("COMMIT", commit)  # type: ignore[attr-defined]
         sendall = http._Socket.sendall
         http._Socket.sendall = lambda sock, data: self.around(f"write {bytes(data[:4])!r}", lambda: sendall(sock, data))  # type: ignore
 
@@ -129,7 +129,7 @@ def main() -> None:
             try:
                 code = child(json.loads(line))
             except BaseException:
-                sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+                sys.excepthook(*sys.exc_info())
             finally:
                 sys.stderr.flush()
                 os._exit(code)

@@ -46,7 +46,7 @@ TABLE: dict[str, list[Campaign.Status | None]] = {
     "miss": [NO, S.PAUSED, NO, NO, NO, NO],
     "wait": [NO, NO, S.SCHEDULED, NO, NO, NO],
     "complete": [NO, NO, S.COMPLETED, NO, NO, NO],
-    "requeue": [NO, NO, NO, NO, S.SCHEDULED, NO],
+    "requeue": [NO, S.SCHEDULED, NO, NO, S.SCHEDULED, NO],
     "stop": [NO, S.FAILED, S.FAILED, S.FAILED, NO, NO],
     "move": [S.DRAFT, S.SCHEDULED, NO, S.PAUSED, S.COMPLETED, NO],
 }
@@ -308,7 +308,8 @@ def test_ten_at_once_start_two_campaigns_on_one_session_and_one_wins():
     for _ in range(3):
         session = make_session(channel="fake", checked_at=NOW)
         rivals = [make_ready(session=session, name=f"rival {n}") for n in range(2)]
-        barrier, outcomes = threading.Barrier(10), []
+        barrier = threading.Barrier(10)
+        outcomes: list[Any] = []
 
         def start(campaign_id, barrier=barrier, outcomes=outcomes):
             try:

@@ -27,7 +27,7 @@ COUNTED = ("sent", "failed", "unconfirmed", "skipped")
 
 
 def assert_sum_rule(*campaigns: Campaign) -> None:
-    """Counters of every run are a count of its rows; in_flight is the number of SENDING rows; an owner is there exactly while it is above 0."""
+    """Every run counts its rows right; in_flight is the number of SENDING rows; a lane has an owner exactly while that is above 0."""
     runs = Run.objects.filter(campaign__in=campaigns) if campaigns else Run.objects.all()
     for run in runs:
         found = Counter(status.lower() for status in DispatchLog.objects.filter(run=run).values_list("status", flat=True))

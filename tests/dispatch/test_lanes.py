@@ -85,24 +85,23 @@ def test_only_a_connected_session_sends(status):
     assert take(ME) == []
 
 
-@pytest.mark.parametrize(
-    "lane",
-    [
-        {"is_open": False},
-        {"open_until": NOW},
-        {"open_until": NOW - SECOND},
-        {"trouble": "5 failures in a row"},
-        {"next_send_at": NOW + timedelta(milliseconds=1)},
-        {"owner": OTHER, "lease_expires_at": NOW + SECOND},
-        {"owner": ME, "lease_expires_at": NOW + SECOND},  # a human lane has one message in flight, whoever asks
-        {"owner": ME, "lease_expires_at": NOW - SECOND},
-        {"owner": ME, "lease_expires_at": NOW - SECOND, "rate": 10, "burst": 5},
-        {"owner": OTHER, "lease_expires_at": NOW + SECOND, "rate": 10, "burst": 5},
-        {"in_flight": 5, "rate": 10, "burst": 5},
-        {"campaign": None},
-    ],
-    ids=str,
-)
+SHUT = {
+    "shut": {"is_open": False},
+    "window just ended": {"open_until": NOW},
+    "window ended": {"open_until": NOW - SECOND},
+    "in trouble": {"trouble": "5 failures in a row"},
+    "not due": {"next_send_at": NOW + timedelta(milliseconds=1)},
+    "another's": {"owner": OTHER, "lease_expires_at": NOW + SECOND},
+    "mine, and human: one message is in flight": {"owner": ME, "lease_expires_at": NOW + SECOND},
+    "mine, expired": {"owner": ME, "lease_expires_at": NOW - SECOND},
+    "mine, expired, metered": {"owner": ME, "lease_expires_at": NOW - SECOND, "rate": 10, "burst": 5},
+    "another's, metered": {"owner": OTHER, "lease_expires_at": NOW + SECOND, "rate": 10, "burst": 5},
+    "full": {"in_flight": 5, "rate": 10, "burst": 5},
+    "nobody's": {"campaign": None},
+}
+
+
+@pytest.mark.parametrize("lane", SHUT.values(), ids=SHUT)
 def test_a_lane_that_is_shut_late_owned_or_full_gives_nothing(lane):
     ready(**lane)
     assert take(ME) == []
@@ -438,8 +437,8 @@ def many(lanes_wanted: int, rows_each: int) -> None:
                SELECT id, 1, '', 'TEXT', 'Hello', '', '', true, 'LOW', '', '', '[]', '', '', 'RUNNING', 1 FROM campaigns_campaign"""
         )
         cursor.execute(
-            """INSERT INTO dispatch_run (campaign_id, step_id, number, message, pacing, status, reason, planned, rows_complete, sent, failed,
-                 unconfirmed, skipped, created_at)
+            """INSERT INTO dispatch_run (campaign_id, step_id, number, message, pacing, status, reason, planned, rows_complete, sent,
+                 failed, unconfirmed, skipped, created_at)
                SELECT campaign_id, id, 1, '{}', '{}', 'RUNNING', '', %(each)s, true, 0, 0, 0, 0, now() FROM campaigns_campaignstep""",
             {"each": rows_each},
         )
@@ -449,9 +448,10 @@ def many(lanes_wanted: int, rows_each: int) -> None:
             {"each": rows_each},
         )
         cursor.execute(
-            """INSERT INTO dispatch_dispatchlog (campaign_id, session_id, step_id, run_id, recipient_id, kind, address, client_ref, status, reason,
-                 available_at, attempt, provider_message_id, error_code, error_text, verifications, decided_by)
-               SELECT c.id, c.session_id, r.step_id, r.id, p.id, 'MESSAGE', p.address, gen_random_uuid(), 'PENDING', '', %(now)s, 0, '', '', '', 0, ''
+            """INSERT INTO dispatch_dispatchlog (campaign_id, session_id, step_id, run_id, recipient_id, kind, address, client_ref, status,
+                 reason, available_at, attempt, provider_message_id, error_code, error_text, verifications, decided_by)
+               SELECT c.id, c.session_id, r.step_id, r.id, p.id, 'MESSAGE', p.address, gen_random_uuid(), 'PENDING',
+                 '', %(now)s, 0, '', '', '', 0, ''
                FROM campaigns_campaign c JOIN dispatch_run r ON r.campaign_id = c.id JOIN campaigns_recipient p ON p.campaign_id = c.id""",
             {"now": now},
         )

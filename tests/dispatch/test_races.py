@@ -77,7 +77,7 @@ def test_eight_at_one_metered_lane_never_pass_its_burst_and_take_no_row_twice(ow
     for _ in range(ROUNDS):
         campaign = ready(40, rate=100, burst=5, next_send_at=NOW - timedelta(minutes=1))
         names = [uuid4() for _ in range(owners)]
-        taken = together(*[lambda n=n: take(names[n % owners], rows=3) for n in range(8)])
+        taken = together(*[lambda name=names[n % owners]: take(name, rows=3) for n in range(8)])
         rows = [one.id for some in taken for one in some]
         assert 1 <= len(rows) <= 5
         assert len(rows) == len(set(rows))

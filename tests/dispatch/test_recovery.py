@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -25,6 +25,7 @@ from tests.fakes import FakeProvider
 pytestmark = pytest.mark.django_db
 S = Campaign.Status
 UNTOUCHED = {"campaigns_paused": 0, "steps_paused": 0, "logs_verified": 0, "logs_unconfirmed": 0, "logs_requeued": 0}
+LONG_AGO = datetime(2026, 6, 10, tzinfo=UTC)
 NO_GRACE = VerifyPolicy(grace=timedelta(0))
 
 
@@ -74,7 +75,13 @@ def campaign(fake, db) -> Campaign:
 def test_a_death_in_mid_send_is_counted_verified_and_paused_and_then_nothing_is_left_to_do(campaign):
     log_id = take_one(campaign, beat(gone=True).pk)
     FakeProvider.presence = Verification(Presence.PRESENT, "found-1")
-    assert recovery.recover_stuck().as_dict() == {**UNTOUCHED, "campaigns_paused": 1, "steps_paused": 1, "logs_unconfirmed": 1, "logs_verified": 1}
+    assert recovery.recover_stuck().as_dict() == {
+        **UNTOUCHED,
+        "campaigns_paused": 1,
+        "steps_paused": 1,
+        "logs_unconfirmed": 1,
+        "logs_verified": 1,
+    }
     log = DispatchLog.objects.get(pk=log_id)
     assert (log.status, log.provider_message_id, log.sent_at) == ("SENT", "found-1", log.claimed_at)
     campaign.refresh_from_db()
@@ -130,9 +137,9 @@ def test_resumed_after_a_death_the_campaign_ends_with_everybody_reached_once(cam
         ({"silent": True}, True),
         ({"gone": True, "here": False}, False),  # a pid means nothing on another host
         ({"silent": True, "here": False}, True),
-        ({"gone": True, "stopped_at": timezone.now()}, False),
-        ({"silent": True, "stopped_at": timezone.now()}, False),
-        ({"gone": True, "recovered_at": timezone.now()}, False),
+        ({"gone": True, "stopped_at": LONG_AGO}, False),
+        ({"silent": True, "stopped_at": LONG_AGO}, False),
+        ({"gone": True, "recovered_at": LONG_AGO}, False),
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""manage.py run_scheduler as operators run it: real processes on the test database, the stand-in of WAHA in this one, counted at the receiver."""
+"""manage.py run_scheduler as operators run it: real processes on the test database, and a stand-in of WAHA that counts what arrives."""
 
 import json
 import signal
@@ -253,12 +253,33 @@ def test_every_connection_cut_by_the_database_costs_nothing(sandbox, start):
         until(lambda n=target: accepted(sandbox) >= n, f"{target} messages")
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
             assert cursor.fetchone()[0] >= 1
     until(lambda: is_done(campaign), "completion")
     assert_everybody_once(sandbox, campaign)
     assert process.runs
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert "Traceback" not in process.said
+
+
+def test_a_database_that_is_away_for_a_while_costs_nothing(sandbox, start):
+    """As over a restart: every connection is cut, and for a while there is no other. What was on its way is answered meanwhile."""
+    campaign = make_ready(sandbox, 40, rate=30)
+    go(campaign)
+    process = start()
+    until(lambda: accepted(sandbox) >= 8, "some messages")
+    sandbox.script({"kind": "slow", "seconds": 0.5, "count": 2})
+    with nobody_may_connect():
+        process.until_says("database away")
+        stopped_at = accepted(sandbox)
+        time.sleep(1)
+        assert accepted(sandbox) - stopped_at <= 4  # nothing leaves that could not be claimed
+    until(lambda: is_done(campaign), "completion")
+    assert_everybody_once(sandbox, campaign)
+    process.until_says("database back")
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
     assert "Traceback" not in process.said

@@ -64,7 +64,8 @@ def only_ask(drive, moment) -> None:
 
 
 def test_it_is_asked_about_with_longer_and_longer_pauses_and_then_no_more(doubtful, drive, asked):
-    moments, previous = [], START
+    moments: list[timedelta] = []
+    previous = START
     while (due := DispatchLog.objects.get(pk=doubtful.pk).verify_at) is not None:
         only_ask(drive, due - timedelta(milliseconds=1))
         assert len(asked) == len(moments)
