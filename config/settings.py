@@ -87,6 +87,9 @@ AUTH_PASSWORD_VALIDATORS = [
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
 ]
 
+LOGIN_URL = "admin:login"
+LOGIN_REDIRECT_URL = "admin:index"
+
 LANGUAGE_CODE = env["LANGUAGE_CODE"]
 TIME_ZONE = env["TIME_ZONE"]
 USE_I18N = True

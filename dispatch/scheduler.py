@@ -22,6 +22,7 @@ from dispatch.models import DispatchLog, Lane, Run
 from dispatch.stopping import SLICE
 from sessions_app import transitions as session_transitions
 from sessions_app.clock import database_now
+from sessions_app.models import Session
 from sessions_app.providers.base import ErrorCode
 
 logger = logging.getLogger("paceline.scheduler")
@@ -89,6 +90,7 @@ def plan(engine: Engine, report: PassReport) -> None:
     found = recovery.recover_lanes(verify_after=engine.verify.first, lease_time=engine.lease, now=engine.now)
     report.recovered, report.paused = found.logs_unconfirmed, report.paused + found.campaigns_paused
     _pause_for(set(Lane.objects.exclude(trouble="").values_list("session_id", flat=True)), report)
+    _pause_the_unconnected(report)
     _start_due(engine, now, report)
     without_run = ~Exists(Run.objects.live().filter(campaign=OuterRef("pk")))
     for campaign in Campaign.objects.running().filter(without_run):
@@ -131,6 +133,13 @@ def _pause_for(session_ids: set[int], report: PassReport) -> None:
             if campaign is not None and campaign.epoch == lane.epoch:
                 _pause(campaign.pk, f"paused: {lane.trouble}", report)
             Lane.objects.filter(pk=lane.pk, token=lane.token).update(trouble="", trouble_code="", is_open=False)
+
+
+def _pause_the_unconnected(report: PassReport) -> None:
+    """Whoever found the session away (a send, a check, a receipt): what runs on it stops, and says why."""
+    for campaign in Campaign.objects.running().exclude(session__status=Session.Status.CONNECTED).select_related("session"):
+        state = f"{campaign.session.get_status_display().lower()}: {campaign.session.status_detail}".rstrip(": ")
+        _pause(campaign.pk, f"paused: session {campaign.session} is {state}", report)
 
 
 def _start_due(engine: Engine, now: datetime, report: PassReport) -> None:

@@ -137,7 +137,8 @@ class WahaProvider(ChannelProvider):
 
     @property
     def waha_session(self) -> str:
-        return self.config.settings.get("session") or "default"
+        """ "" until somebody chose it: WAHA would take an account of its own for a call that names none."""
+        return self.config.settings.get("session") or ""
 
     @property
     def takes_client_id(self) -> bool:
@@ -145,7 +146,9 @@ class WahaProvider(ChannelProvider):
 
     def misconfiguration(self) -> str:
         """Why no call can be made at all; "" when one can."""
-        return "" if self.base_url else "The address of WAHA is missing or malformed. Enter it in the session."
+        if not self.base_url:
+            return "The address of WAHA is missing or malformed. Enter it in the session."
+        return "" if self.waha_session else "The session in WAHA was not chosen yet. Open this session's page, fill in its fields and save."
 
     def send(self, address: str, message: Message, client_ref: uuid.UUID, deadline: Deadline) -> SendResult:
         hidden = self._hidden(address, message)

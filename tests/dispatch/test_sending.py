@@ -9,6 +9,7 @@ from campaigns import transitions
 from campaigns.models import Campaign, Recipient
 from dispatch import transitions as log_transitions
 from dispatch.models import Attempt, DispatchLog, Lane, Run
+from sessions_app import transitions as session_transitions
 from sessions_app.models import Session
 from sessions_app.providers.base import ErrorCode, SendResult
 from tests.dispatch.conftest import START, make_ready, statuses
@@ -386,3 +387,15 @@ def test_text_is_frozen_for_a_run_that_has_rows(campaign, drive):
     campaign.steps.update(text="Something else")
     drive.until_done()
     assert all(text.startswith("Hello") for text in FakeProvider.texts())
+
+
+def test_a_session_that_was_found_away_pauses_what_runs_on_it(campaign, drive):
+    start(campaign)
+    drive.once()
+    session_transitions.disconnect(campaign.session_id, "logged out on the phone")
+    drive.forward(100)
+    drive.once()
+    campaign.refresh_from_db()
+    assert campaign.status == S.PAUSED
+    assert campaign.status_reason.endswith("is disconnected: logged out on the phone")
+    assert len(FakeProvider.calls) == 1

@@ -188,15 +188,21 @@ class TestWaha(HTTPChannelContract):
 
     def test_the_instances_own_waha(self, settings: Any) -> None:
         settings.WAHA_API_URL, settings.WAHA_API_KEY = f"{self.server.url}/waha/", "instance-key"
-        assert WahaProvider(SessionConfig()).send(CHAT, self.message(), REF, soon()).answer == Answer.ACCEPTED
+        named = SessionConfig(settings={"session": "default"})
+        assert WahaProvider(named).send(CHAT, self.message(), REF, soon()).answer == Answer.ACCEPTED
         request = self.server.requests[0]
         assert (request.path, request.headers["x-api-key"], request.json()["session"]) == ("/waha/api/sendText", "instance-key", "default")
         settings.WAHA_API_URL = ""
+        assert WahaProvider(named).send(CHAT, self.message(), REF, soon()).code == ErrorCode.MISCONFIGURED
+
+    def test_without_a_session_chosen_nothing_leaves_from_wahas_default_account(self, settings: Any) -> None:
+        settings.WAHA_API_URL = self.server.url
         assert WahaProvider(SessionConfig()).send(CHAT, self.message(), REF, soon()).code == ErrorCode.MISCONFIGURED
+        assert self.server.connections == 0
 
     def test_an_address_typed_into_a_session_does_not_collect_the_instances_key(self, settings: Any) -> None:
         settings.WAHA_API_URL, settings.WAHA_API_KEY = "https://waha.example.org", "instance-key"
-        WahaProvider(SessionConfig(settings={"base_url": self.server.url})).send(CHAT, self.message(), REF, soon())
+        WahaProvider(SessionConfig(settings={"base_url": self.server.url, "session": "default"})).send(CHAT, self.message(), REF, soon())
         assert "instance-key" not in str(self.server.requests[0].headers)
 
     # --- what comes back
