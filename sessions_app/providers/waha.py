@@ -93,7 +93,7 @@ class WahaCredentials(forms.Form):
         label="API key",
         required=False,
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
-        help_text="Empty: WAHA_API_KEY of this instance, for its own WAHA_API_URL only. A key for this one session with the actions read and send is enough.",
+        help_text="Empty: WAHA_API_KEY of this instance, for its own WAHA_API_URL only. A key with the actions read and send is enough.",
     )
 
     def clean_api_key(self) -> str:

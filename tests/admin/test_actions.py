@@ -122,7 +122,8 @@ def test_what_is_not_ready_is_refused_with_every_reason(admin_client, said):
 
 def test_a_session_that_is_away_is_refused_with_its_state(admin_client, ready, said):
     campaign = ready(session=make_session(status=Session.Status.NEEDS_PAIRING, status_detail="scan the code", name="Sales"))
-    assert 'Session "Sales" is not connected: needs pairing (scan the code)' in said(admin_client.post(url_of("start", campaign), CONFIRMED))[0]
+    answer = said(admin_client.post(url_of("start", campaign), CONFIRMED))[0]
+    assert 'Session "Sales" is not connected: needs pairing (scan the code)' in answer
 
 
 def test_a_busy_session_is_refused_with_the_campaign_that_holds_it(admin_client, ready, said):
