@@ -39,6 +39,22 @@ def until(true: Callable[[], object], what: str = "it", seconds: float = SECONDS
         time.sleep(0.02)
 
 
+def manage(*arguments: object) -> tuple[int, str, str]:
+    """One command to its end: (exit code, stdout, stderr). None may ever show a traceback."""
+    done = subprocess.run(
+        [sys.executable, "manage.py", *map(str, arguments)],
+        cwd=settings.BASE_DIR,
+        env=environment(LOG_LEVEL="ERROR"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
 class Process:
     """One command of manage.py with its output in a file."""
 

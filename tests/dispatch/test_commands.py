@@ -1,35 +1,18 @@
 """The commands as scripts see them: real processes, exit codes, what is on stdout and what on stderr."""
 
 import json
-import subprocess
-import sys
 from datetime import timedelta
 
 import pytest
-from django.conf import settings
 from django.utils import timezone
 
 from campaigns.models import Campaign
 from tests.factories import make_campaign, make_log, make_recipients, make_run, make_session, make_step
-from tests.processes import environment
+from tests.processes import manage
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 S = Campaign.Status
 KEYS = {"id", "name", "session", "status", "reason", "due_at", "planned", "sent", "failed", "unconfirmed", "skipped", "pending"}
-
-
-def manage(*arguments: object) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "manage.py", *map(str, arguments)],
-        cwd=settings.BASE_DIR,
-        env=environment(LOG_LEVEL="ERROR"),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "Traceback" not in done.stdout + done.stderr
-    return done.returncode, done.stdout, done.stderr
 
 
 def answered(*arguments: object) -> str:

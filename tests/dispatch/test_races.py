@@ -278,6 +278,20 @@ def test_two_schedulers_that_see_one_step_due_make_one_run_of_it_and_each_row_on
     assert_sum_rule(campaign)
 
 
+def test_somebody_who_is_moved_down_the_list_while_the_rows_are_made_gets_one(monkeypatch):
+    monkeypatch.setattr(runs, "ROWS_AT_ONCE", 2)
+    campaign = ready(5)
+    DispatchLog.objects.all().delete()
+    Run.objects.update(rows_complete=False, planned=0)
+    run = Run.objects.get()
+    assert runs.make_rows(run.pk, NOW) == 2
+    campaign.recipients.filter(order=0).update(order=99)
+    while runs.make_rows(run.pk, NOW):
+        pass
+    assert sorted(DispatchLog.objects.values_list("recipient_id", flat=True)) == sorted(campaign.recipients.values_list("pk", flat=True))
+    assert_sum_rule(campaign)
+
+
 # -- the deadlock hunt ---------------------------------------------------------------------------------------------------------
 
 

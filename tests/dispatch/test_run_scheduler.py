@@ -24,7 +24,7 @@ from sessions_app.models import Session
 from sessions_app.sandbox import Sandbox
 from tests.dispatch.invariants import assert_sum_rule
 from tests.factories import make_campaign, make_lane, make_recipients, make_session, make_step
-from tests.processes import processes, until
+from tests.processes import manage, processes, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 S = Campaign.Status
@@ -47,7 +47,6 @@ def start(tmp_path):
                 process.until_says(STARTED)
             return process
 
-        scheduler.run = run
         yield scheduler
 
 
@@ -115,7 +114,7 @@ def test_killed_in_mid_send_nothing_is_lost_and_nothing_doubled(sandbox, start):
     process.kill()
     sandbox.faults.clear()
     in_flight = set(DispatchLog.objects.in_flight().values_list("pk", flat=True))
-    code, answer = command(start, "recover_stuck", "--json")
+    code, answer, _log = manage("recover_stuck", "--json")
     assert code == 0
     assert json.loads(answer) == {
         "campaigns_paused": 1, "steps_paused": 1, "logs_verified": 2, "logs_unconfirmed": 4, "logs_requeued": 0,
@@ -129,12 +128,6 @@ def test_killed_in_mid_send_nothing_is_lost_and_nothing_doubled(sandbox, start):
     start()
     until(lambda: is_done(campaign) and not DispatchLog.objects.exclude(status="SENT").exists(), "completion")
     assert_everybody_once(sandbox, campaign)
-
-
-def command(start, *arguments: str) -> tuple[int, str]:
-    process = start.run(*arguments, LOG_LEVEL="ERROR")
-    code = process.wait()
-    return code, process.said
 
 
 def test_a_new_scheduler_frees_at_once_what_a_killed_one_of_this_host_held(sandbox, start):
@@ -210,7 +203,7 @@ def test_asked_to_stop_in_mid_call_it_finishes_and_settles_that_call_and_leaves_
     assert statuses() == {"SENT": 1, "PENDING": 4}
     assert Heartbeat.objects.get().stopped_at is not None
     assert_sum_rule(campaign)
-    code, answer = command(start, "recover_stuck", "--json")
+    code, answer, _log = manage("recover_stuck", "--json")
     assert (code, set(json.loads(answer).values())) == (0, {0})  # after a clean stop nothing is orphaned
     assert status(campaign) == S.RUNNING
 
@@ -331,8 +324,7 @@ def test_once_does_what_is_due_and_ends(sandbox, start):
 
 
 @pytest.mark.parametrize("interval", ["abc", "0", "-1", "nan", "99999"])
-def test_an_interval_that_cannot_be_meant_is_wrong_usage(start, interval):
-    code, said = command(start, "run_scheduler", f"--interval={interval}")
-    assert code == 2
+def test_an_interval_that_cannot_be_meant_is_wrong_usage(interval):
+    code, answer, said = manage("run_scheduler", f"--interval={interval}")
+    assert (code, answer) == (2, "")
     assert "--interval" in said
-    assert "Traceback" not in said
