@@ -202,9 +202,15 @@ def wait(campaign: Campaign, *, until: datetime, reason: str) -> Campaign:
     return _move(campaign, "wait", reason, due_at=until, due_seen_at=None)
 
 
-def complete(campaign: Campaign, *, now: datetime, reason: str) -> Campaign:
+def complete(campaign: Campaign, *, now: datetime) -> Campaign:
     """RUNNING -> COMPLETED. The caller holds the row lock and has seen that nothing is left to run."""
-    return _move(campaign, "complete", reason, completed_at=now)
+    return _move(campaign, "complete", campaign.outcomes(), completed_at=now)
+
+
+def waits_for_a_step(campaign: Campaign) -> bool:
+    """SCHEDULED by `wait`, not by a person: it may come back earlier without breaking anybody's word."""
+    step = campaign.steps.waiting().first()
+    return campaign.status == S.SCHEDULED and step is not None and step.next_run_at == campaign.due_at
 
 
 def requeue(campaign: Campaign, *, now: datetime, reason: str) -> Campaign:
@@ -213,6 +219,13 @@ def requeue(campaign: Campaign, *, now: datetime, reason: str) -> Campaign:
     The caller holds the row lock and flips rows in this transaction.
     """
     return _move(campaign, "requeue", reason, due_at=now, due_seen_at=now)  # seen: a retry has no promised time that could be missed
+
+
+def restate(campaign: Campaign) -> None:
+    """The reason of a COMPLETED campaign names its outcomes: say them anew when one of them was decided later."""
+    if campaign.status == S.COMPLETED:
+        campaign.status_reason = campaign.outcomes()
+        campaign.save(update_fields=["status_reason"])
 
 
 def stop(campaign_id: int, *, by: str) -> Campaign:

@@ -60,11 +60,10 @@ class Loop:
             _drop_broken_connection()
             try:
                 report = self._pass()
+                self._database_is_back()
+                self._rest(report)
             except DATABASE_AWAY as error:
                 self._wait_for_database(error)
-                continue
-            self._database_is_back()
-            self._rest(report)
         return self._end()
 
     def _pass(self) -> PassReport:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import F, Max, Q, Sum
+from django.db.models import F, Max, Q
 
 from campaigns import transitions
 from campaigns.models import Campaign, CampaignStep, Recipient
@@ -39,7 +39,7 @@ def advance(campaign_id: int, now: datetime) -> bool:
         transitions.reach_next_step(campaign, now)
         step = campaign.steps.waiting().first()
         if step is None:
-            transitions.complete(campaign, now=now, reason=_summary(campaign))
+            transitions.complete(campaign, now=now)
             logger.info("campaign completed", extra={"campaign": campaign.pk, "summary": campaign.status_reason})
             return True
         assert step.next_run_at is not None
@@ -69,12 +69,6 @@ def _make(campaign: Campaign, step: CampaignStep, scheduled_for: datetime) -> Ru
 
 def _next_number(step: CampaignStep) -> int:
     return (step.runs.aggregate(last=Max("number"))["last"] or 0) + 1
-
-
-def _summary(campaign: Campaign) -> str:
-    totals = campaign.runs.aggregate(**{name: Sum(name, default=0) for name in ("sent", "failed", "unconfirmed", "skipped")})
-    parts = [f"{totals['sent']} sent"] + [f"{count} {name}" for name, count in totals.items() if name != "sent" and count]
-    return f"completed: {', '.join(parts)}"
 
 
 def make_rows(run_id: int, now: datetime) -> int:

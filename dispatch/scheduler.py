@@ -192,29 +192,43 @@ def _do_not_begin(campaign: Campaign, why: str, report: PassReport) -> None:
 
 
 def _carry_runs_on(now: datetime, report: PassReport) -> None:
-    unfinished = Q(campaign__status__in=[Campaign.Status.FAILED, Campaign.Status.COMPLETED]) | Q(rows_complete=False)
+    """Rows are made, swept and counted to the end; whatever state their campaign is in."""
+    elsewhere = [Campaign.Status.FAILED, Campaign.Status.COMPLETED, Campaign.Status.SCHEDULED]
+    unfinished = Q(campaign__status__in=elsewhere) | Q(rows_complete=False)
     for run in Run.objects.live().filter(unfinished).select_related("campaign"):
-        match run.campaign.status:
-            case Campaign.Status.FAILED:
-                report.skipped += runs.sweep(run.pk, "campaign stopped")
-                runs.stop(run.pk)
-                continue
-            case Campaign.Status.COMPLETED:
-                _alone(run.campaign, partial(_requeue, run, now), report)
-            case Campaign.Status.RUNNING | Campaign.Status.PAUSED if not run.rows_complete:
-                report.rows_made += runs.make_rows(run.pk, now)
+        _alone(run.campaign, partial(_carry_on, run, now, report), report)
     orphaned = DispatchLog.objects.orphaned().filter(run__isnull=False).values_list("run_id", flat=True)
-    for run_id in set(orphaned.order_by()[: runs.ROWS_AT_ONCE]):
-        report.skipped += runs.sweep(run_id, "recipient deleted")
-    for run_id in Run.objects.settled().exclude(campaign__status=Campaign.Status.FAILED).values_list("pk", flat=True):
-        report.completed += runs.finish(run_id, now)
+    for run in Run.objects.filter(pk__in=set(orphaned.order_by()[: runs.ROWS_AT_ONCE])).select_related("campaign"):
+        _alone(run.campaign, partial(_sweep, run, "recipient deleted", report), report)
+    for run in Run.objects.settled().exclude(campaign__status=Campaign.Status.FAILED).select_related("campaign"):
+        _alone(run.campaign, partial(_finish, run, now, report), report)
+
+
+def _carry_on(run: Run, now: datetime, report: PassReport) -> None:
+    match run.campaign.status:
+        case Campaign.Status.FAILED:
+            _sweep(run, "campaign stopped", report)
+            runs.stop(run.pk)
+        case Campaign.Status.COMPLETED | Campaign.Status.SCHEDULED:
+            _requeue(run, now)
+        case Campaign.Status.RUNNING | Campaign.Status.PAUSED if not run.rows_complete:
+            report.rows_made += runs.make_rows(run.pk, now)
+
+
+def _sweep(run: Run, reason: str, report: PassReport) -> None:
+    report.skipped += runs.sweep(run.pk, reason)
+
+
+def _finish(run: Run, now: datetime, report: PassReport) -> None:
+    report.completed += runs.finish(run.pk, now)
 
 
 def _requeue(run: Run, now: datetime) -> None:
-    """A late answer reopened a run of a completed campaign: it takes its turn again."""
+    """A late answer reopened a run of a campaign that was done, or that waits for its next step: it takes its turn again."""
     with transaction.atomic():
         campaign = runs.lock_campaign(run.campaign_id)
-        if campaign.status == Campaign.Status.COMPLETED and Run.objects.live().filter(pk=run.pk).exists():
+        is_over = campaign.status == Campaign.Status.COMPLETED or transitions.waits_for_a_step(campaign)
+        if is_over and Run.objects.live().filter(pk=run.pk).exists():
             transitions.requeue(campaign, now=now, reason="a message came back to be sent again")
 
 

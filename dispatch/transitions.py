@@ -51,6 +51,7 @@ def _move(log: DispatchLog, target: DispatchLog.Status, **changes: object) -> Di
     for name, value in changes.items():
         setattr(log, name, value)
     log.save(update_fields=["status", *changes])
+    campaign_transitions.restate(Campaign.objects.get(pk=log.campaign_id))
     return log
 
 
@@ -58,7 +59,7 @@ def _back_to_pending(log: DispatchLog, reason: str, now: datetime, **changes: ob
     """It will be sent again, from where its campaign stands now. A stopped campaign's is skipped by the next sweep."""
     _move(log, S.PENDING, reason=reason, available_at=now, error_code="", error_text="", **changes)
     campaign = Campaign.objects.get(pk=log.campaign_id)
-    if campaign.status in {Campaign.Status.COMPLETED, Campaign.Status.SCHEDULED}:
+    if campaign.status == Campaign.Status.COMPLETED or campaign_transitions.waits_for_a_step(campaign):
         campaign_transitions.requeue(campaign, now=now, reason=f"sends again: {reason}")
 
 

@@ -74,7 +74,7 @@ def take_due(providers: Providers, policy: VerifyPolicy, *, limit: int, now: dat
     moment = now or database_now()
     questions = []
     with transaction.atomic():
-        due = DispatchLog.objects.to_verify(moment).select_related("session", "run", "recipient", "step")
+        due = DispatchLog.objects.to_verify(moment).filter(run__isnull=False).select_related("session", "run", "recipient", "step")
         for log in due.select_for_update(skip_locked=True, no_key=True, of=("self",))[:limit]:
             provider = providers.of(log.session)
             wait = policy.next_after(log.verifications + 1) if provider is not None and provider.can_verify else None

@@ -29,7 +29,8 @@ def database_url() -> str:
 
 def environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
-    return kept | {"DATABASE_URL": database_url(), "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(settings.BASE_DIR)} | more
+    url = more.pop("DATABASE_URL", None) or database_url()
+    return kept | {"DATABASE_URL": url, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(settings.BASE_DIR)} | more
 
 
 def until(true: Callable[[], object], what: str = "it", seconds: float = SECONDS) -> None:
@@ -39,12 +40,12 @@ def until(true: Callable[[], object], what: str = "it", seconds: float = SECONDS
         time.sleep(0.02)
 
 
-def manage(*arguments: object) -> tuple[int, str, str]:
+def manage(*arguments: object, **variables: str) -> tuple[int, str, str]:
     """One command to its end: (exit code, stdout, stderr). None may ever show a traceback."""
     done = subprocess.run(
         [sys.executable, "manage.py", *map(str, arguments)],
         cwd=settings.BASE_DIR,
-        env=environment(LOG_LEVEL="ERROR"),
+        env=environment(LOG_LEVEL="ERROR", **variables),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

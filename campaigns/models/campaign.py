@@ -134,5 +134,11 @@ class Campaign(models.Model):
             return None
         return rules.safe_window(now, starts=self.safe_from, ends=self.safe_until, zone=self.zone)
 
+    def outcomes(self) -> str:
+        """ "completed: 28 sent, 2 unconfirmed": from the runs, by one query."""
+        names = ("sent", "failed", "unconfirmed", "skipped")
+        totals = self.runs.aggregate(**{name: models.Sum(name, default=0) for name in names})
+        return "completed: " + ", ".join(f"{totals[name]} {name}" for name in names if totals[name] or name == "sent")
+
     def is_live(self) -> bool:
         return self.status in {Campaign.Status.SCHEDULED, Campaign.Status.RUNNING, Campaign.Status.PAUSED}

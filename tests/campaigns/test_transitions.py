@@ -31,7 +31,7 @@ VERBS: dict[str, Any] = {
     "pause": lambda c: transitions.pause(c.pk, reason="paused by ana"),
     "miss": lambda c: transitions.miss(c.pk, now=NOW),
     "wait": lambda c: transitions.wait(c, until=LATER, reason="waits for step 2"),
-    "complete": lambda c: transitions.complete(c, now=NOW, reason="completed: 3 sent"),
+    "complete": lambda c: transitions.complete(c, now=NOW),
     "requeue": lambda c: transitions.requeue(c, now=NOW, reason="a message came back"),
     "stop": lambda c: transitions.stop(c.pk, by="ana"),
     "move": lambda c: transitions.move(c.pk, session_id=make_session(channel="fake").pk, by="ana"),
@@ -59,7 +59,7 @@ REASONS = {
     "pause": "paused by ana",
     "miss": "missed its start by 5 min; resume to send now",
     "wait": "waits for step 2",
-    "complete": "completed: 3 sent",
+    "complete": "completed: 0 sent",
     "requeue": "a message came back",
     "stop": "stopped by ana",
 }

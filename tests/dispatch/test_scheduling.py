@@ -291,3 +291,31 @@ def test_a_message_to_be_sent_again_does_not_wait_for_the_next_step(campaign, dr
     campaign.refresh_from_db()
     assert campaign.status == S.SCHEDULED
     assert campaign.due_at > START + timedelta(days=6)
+
+
+def test_a_message_to_be_sent_again_does_not_start_what_a_person_gave_a_later_time(campaign, drive):
+    FakeProvider.answers(refused(ErrorCode.UNCONFIRMED))
+    transitions.start(campaign.pk, by="ana", now=START)
+    drive.once()
+    transitions.pause(campaign.pk, reason="paused by ana")
+    Campaign.objects.update(scheduled_at=NINE)
+    transitions.schedule(campaign.pk, by="ana", now=START)
+    log_transitions.send_again(DispatchLog.objects.unconfirmed().get().pk, by="ana", now=drive.now)
+    drive.forward(timedelta(hours=1))
+    drive.once()
+    assert len(FakeProvider.calls) == 1
+    drive.until_done()
+    assert drive.sent_at[1] == NINE
+    assert statuses(campaign) == ["SENT"] * 3
+
+
+@pytest.mark.parametrize(("decide", "summary"), [("mark_sent", "completed: 3 sent"), ("give_up", "completed: 2 sent, 1 failed")])
+def test_a_completed_campaign_says_what_was_decided_later(campaign, drive, decide, summary):
+    FakeProvider.answers(refused(ErrorCode.UNCONFIRMED))
+    transitions.start(campaign.pk, by="ana", now=START)
+    while Campaign.objects.get().status == S.RUNNING:
+        drive.once()
+        drive.to(drive.next_moment() or drive.now)
+    assert Campaign.objects.get().status_reason == "completed: 2 sent, 1 unconfirmed"
+    getattr(log_transitions, decide)(DispatchLog.objects.unconfirmed().get().pk, by="ana")
+    assert Campaign.objects.get().status_reason == summary
