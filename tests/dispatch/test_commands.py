@@ -1,6 +1,7 @@
 """The commands as scripts see them: real processes, exit codes, what is on stdout and what on stderr."""
 
 import json
+import re
 from datetime import timedelta
 
 import pytest
@@ -8,7 +9,7 @@ from django.utils import timezone
 
 from campaigns.models import Campaign
 from tests.factories import make_campaign, make_log, make_recipients, make_run, make_session, make_step
-from tests.processes import manage
+from tests.processes import database_url, manage
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 S = Campaign.Status
@@ -94,3 +95,21 @@ def test_recover_stuck_with_nothing_stuck():
         "campaigns_paused": 0, "steps_paused": 0, "logs_verified": 0, "logs_unconfirmed": 0, "logs_requeued": 0,
     }  # fmt: skip
     assert "unrecognized arguments" in refused(2, "recover_stuck", "--now")
+
+
+@pytest.mark.parametrize(
+    "words", [["run_scheduler", "--once"], ["recover_stuck"], ["campaign", "list"], ["import_recipients", "1", "manage.py"]]
+)
+def test_a_database_that_is_away_or_empty_is_one_sentence(words):
+    code, said, complaint = manage(*words, DATABASE_URL="postgres://nobody@127.0.0.1:1/nothing")
+    assert (code, said) == (1, "")
+    assert complaint.startswith("paceline: the database cannot be reached: ")
+    assert complaint.count("\n") == 1
+
+
+def test_a_database_without_tables_is_one_sentence_that_says_what_to_run():
+    empty = re.sub(r"/[^/?]+(?=\?|$)", "/template1", database_url())
+    code, said, complaint = manage("campaign", "list", DATABASE_URL=empty)
+    assert (code, said) == (1, "")
+    assert complaint.startswith("paceline: the database is not up to date")
+    assert complaint.endswith("run manage.py migrate first\n")

@@ -3,11 +3,9 @@
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import ProgrammingError
+from django.core.management.base import BaseCommand, CommandParser
 
 from dispatch.loop import run_scheduler
-from dispatch.scheduler import DATABASE_AWAY
 from dispatch.stopping import StopFlag
 
 
@@ -30,10 +28,4 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         stop = StopFlag()
         stop.install()
-        try:
-            code = run_scheduler(stop, interval=options["interval"], once=options["once"])
-        except ProgrammingError as error:
-            raise CommandError(f"The database is not ready: {str(error).splitlines()[0]}. Run manage.py migrate first.") from None
-        except DATABASE_AWAY as error:
-            raise CommandError(f"The database cannot be reached: {str(error).splitlines()[0]}") from None
-        sys.exit(code)
+        sys.exit(run_scheduler(stop, interval=options["interval"], once=options["once"]))
