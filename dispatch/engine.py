@@ -3,7 +3,6 @@
 import logging
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -61,7 +60,7 @@ class Engine:
     lease: timedelta = field(default_factory=lease)
     verify: VerifyPolicy = field(default_factory=VerifyPolicy)
     rng: Random = field(default_factory=Random)
-    human: Callable[[Claimed], rules.Human] = settling.human_pacing
+    human: settling.Pacing = rules.human_of
     now: datetime | None = None  # tests set it; None is the database's clock
 
     def __post_init__(self) -> None:

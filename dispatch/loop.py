@@ -4,9 +4,10 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from random import Random
+from uuid import UUID
 
 from django.conf import settings
 from django.db import close_old_connections, connection
@@ -138,12 +139,16 @@ def _drop_broken_connection() -> None:
         close_old_connections()
 
 
-def run_scheduler(stop: StopFlag, *, interval: float, once: bool = False) -> int:
+def default_engine(owner: UUID) -> Engine:
+    return Engine(owner=owner)
+
+
+def run_scheduler(stop: StopFlag, *, interval: float, once: bool = False, make_engine: Callable[[UUID], Engine] = default_engine) -> int:
     """What the command does, without the command line. With `once` a database that is away is an error; else it is waited for."""
     heart = start_heart(Heartbeat.Kind.SCHEDULER) if once else _start_heart_when_possible(stop)
     if heart is None:
         return 0
-    loop = Loop(heart=heart, engine=Engine(owner=heart.pk, rng=Random()), stop=stop, interval=interval)
+    loop = Loop(heart=heart, engine=make_engine(heart.pk), stop=stop, interval=interval)
     if once:
         logger.info("pass", extra=run_until_idle(loop.engine).facts())
         stop.requested = True

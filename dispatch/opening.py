@@ -11,6 +11,7 @@ from django.db.models.functions import Greatest
 from campaigns.models import Campaign
 from dispatch.models import DispatchLog, Lane
 from dispatch.providers import Providers, why_not
+from dispatch.settling import Pacing
 from sessions_app.providers.base import ChannelProvider
 
 logger = logging.getLogger("paceline.scheduler")
@@ -38,7 +39,7 @@ def shut_idle() -> int:
     return Lane.objects.filter(~Exists(at_work), is_open=True).update(is_open=False)
 
 
-def open_lane(campaign: Campaign, providers: Providers, now: datetime) -> str:
+def open_lane(campaign: Campaign, providers: Providers, human: Pacing, now: datetime) -> str:
     """Open the lane of a RUNNING campaign. Returns why it cannot be opened, or "".
 
     One in trouble stays shut until its campaign is paused.
@@ -51,18 +52,18 @@ def open_lane(campaign: Campaign, providers: Providers, now: datetime) -> str:
         lane = Lane.objects.select_for_update(no_key=True).get(session=campaign.session)
         if lane.trouble:
             return ""
-        _configure(lane, campaign, provider, now)
+        _configure(lane, campaign, provider, human, now)
         lane.save()
     return ""
 
 
-def _configure(lane: Lane, campaign: Campaign, provider: ChannelProvider, now: datetime) -> None:
+def _configure(lane: Lane, campaign: Campaign, provider: ChannelProvider, human: Pacing, now: datetime) -> None:
     if lane.campaign_id != campaign.pk:
         lane.campaign, lane.epoch = campaign, -1  # no epoch of the new one: it warms up, and starts with a clean streak
     metered = provider.metered
     lane.rate = metered.rate if metered else None
     lane.burst = max(metered.burst if metered else 1, lane.in_flight)
-    lane.longest_wait = timedelta(0) if metered else campaign.pacing.longest_wait
+    lane.longest_wait = timedelta(0) if metered else human(campaign).longest_wait
     lane.origin = provider.origin
     lane.configured_from = max(campaign.updated_at, campaign.session.updated_at)
     lane.is_open = True

@@ -237,7 +237,7 @@ def _advance(campaign: Campaign, now: datetime, report: PassReport) -> None:
 
 
 def _open(campaign: Campaign, engine: Engine, now: datetime, report: PassReport) -> None:
-    why_not = opening.open_lane(campaign, engine.providers, now)
+    why_not = opening.open_lane(campaign, engine.providers, engine.human, now)
     if why_not:
         _pause(campaign.pk, f"paused: {why_not}", report)
 

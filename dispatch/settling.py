@@ -17,6 +17,7 @@ from sessions_app.providers.base import SendResult
 
 logger = logging.getLogger("paceline.engine")
 
+Pacing = Callable[[rules.PacingValues], rules.Human]
 MOST_ANSWERS_IN_ONE_STATEMENT = 4 * MOST_LANES_IN_ONE_STATEMENT
 
 
@@ -27,16 +28,6 @@ class Answered:
     claimed: Claimed
     body: str | None
     result: SendResult
-
-
-def human_pacing(claimed: Claimed) -> rules.Human:
-    """The campaign's values as they stood at the claim, lifted to the floors."""
-    return rules.human(
-        min_interval=claimed.min_interval,
-        max_interval=claimed.max_interval,
-        batch_size=claimed.batch_size,
-        batch_pause=claimed.batch_pause,
-    )
 
 
 def for_few_lanes(answers: Sequence[Answered]) -> list[Answered]:
@@ -51,9 +42,7 @@ def for_few_lanes(answers: Sequence[Answered]) -> list[Answered]:
     return batch
 
 
-def write(
-    batch: Sequence[Answered], *, verify_after: timedelta, human: Callable[[Claimed], rules.Human], rng: Random, now: datetime | None
-) -> set[int]:
+def write(batch: Sequence[Answered], *, verify_after: timedelta, human: Pacing, rng: Random, now: datetime | None) -> set[int]:
     """Settle them. Returns the sessions whose lane is in trouble. Safe to repeat; raises when the database is away.
 
     One answer that cannot be stored must not hold up the others: then they are written one by one, and that one without its texts.
@@ -72,9 +61,7 @@ def write(
     return troubled
 
 
-def _write(
-    batch: Sequence[Answered], verify_after: timedelta, human: Callable[[Claimed], rules.Human], rng: Random, now: datetime | None
-) -> set[int]:
+def _write(batch: Sequence[Answered], verify_after: timedelta, human: Pacing, rng: Random, now: datetime | None) -> set[int]:
     settlements = [_settlement(answer) for answer in batch]
     effects = {}
     for session_id in {answer.claimed.session_id for answer in batch}:

@@ -6,7 +6,7 @@ docs/pacing.md says for each number which problem it answers and what it costs.
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 MIN_INTERVAL_FLOOR = 8
@@ -47,6 +47,19 @@ class Metered:
     burst: int
 
 
+class PacingValues(Protocol):
+    """What people typed: a campaign, or a row that was claimed for it."""
+
+    @property
+    def min_interval(self) -> int: ...
+    @property
+    def max_interval(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def batch_pause(self) -> int: ...
+
+
 class Wait(NamedTuple):
     duration: timedelta
     ends_batch: bool  # the batch is over: count from 0 again
@@ -60,6 +73,15 @@ def human(*, min_interval: int, max_interval: int, batch_size: int, batch_pause:
         max_interval=max(max_interval, lowest + INTERVAL_SPREAD_FLOOR),
         batch_size=min(max(batch_size, 1), BATCH_SIZE_CEILING),
         batch_pause=max(batch_pause, BATCH_PAUSE_FLOOR),
+    )
+
+
+def human_of(values: PacingValues) -> Human:
+    return human(
+        min_interval=values.min_interval,
+        max_interval=values.max_interval,
+        batch_size=values.batch_size,
+        batch_pause=values.batch_pause,
     )
 
 

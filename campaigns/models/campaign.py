@@ -119,9 +119,7 @@ class Campaign(models.Model):
     @property
     def pacing(self) -> rules.Human:
         """The values that will really be used on a human-paced channel."""
-        return rules.human(
-            min_interval=self.min_interval, max_interval=self.max_interval, batch_size=self.batch_size, batch_pause=self.batch_pause
-        )
+        return rules.human_of(self)
 
     @property
     def grace(self) -> timedelta:
