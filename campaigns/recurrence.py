@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 _DAYS = {"daily": 1, "every_3d": 3, "every_7d": 7, "every_15d": 15, "every_30d": 30, "weekly": 7}
 _MONTHS = {"monthly": 1, "yearly": 12, "semi_annually": 6}
+MOST_PASSED_OVER = 366  # a year of days: what is kept of the occurrences that went by
 TYPES = ("daily", "every_3d", "every_7d", "every_15d", "every_30d", "weekly", "monthly", "yearly", "semi_monthly", "semi_annually")
 LABELS = {
     "daily": "Every day",
@@ -42,7 +43,7 @@ def next_occurrence(kind: str, *, anchor: datetime | None, zone: ZoneInfo, after
 
 
 def occurrences_between(
-    kind: str, *, anchor: datetime | None, zone: ZoneInfo, after: datetime, until: datetime, limit: int = 366
+    kind: str, *, anchor: datetime | None, zone: ZoneInfo, after: datetime, until: datetime, limit: int = MOST_PASSED_OVER
 ) -> list[datetime]:
     """Those passed over: later than `after`, not later than `until`, the earliest first; of more than `limit` the latest `limit`.
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from django.db import transaction
 from django.db.models import F, Max, Q
 
-from campaigns import transitions
+from campaigns import recurrence, transitions
 from campaigns.models import Campaign, CampaignStep, Recipient
 from dispatch.models import DispatchLog, Lane, Run
 from dispatch.providers import freeze
@@ -15,7 +15,7 @@ from dispatch.providers import freeze
 logger = logging.getLogger("paceline.scheduler")
 
 ROWS_AT_ONCE = 5000
-PASSED_OVER_AT_MOST = 100
+EARLIER_ONES_TOO = "so were earlier ones"
 SWEEP = {"campaign stopped": Q(), "recipient deleted": Q(kind=DispatchLog.Kind.MESSAGE, recipient__isnull=True)}
 
 
@@ -151,15 +151,14 @@ def finish(run_id: int, now: datetime) -> bool:
 def _pass_over(run: Run, occurrences: list[datetime]) -> None:
     """The occurrences that went by while this run was on its way are kept, as runs that were SKIPPED and say why."""
     number = _next_number(run.step)
-    kept = occurrences[:PASSED_OVER_AT_MOST]
-    for position, moment in enumerate(kept):
-        left_out = len(occurrences) - len(kept) if position == len(kept) - 1 else 0
+    for position, moment in enumerate(occurrences):
+        is_cut = position == 0 and len(occurrences) == recurrence.MOST_PASSED_OVER
         Run.objects.create(
             campaign_id=run.campaign_id,
             step_id=run.step_id,
             number=number + position,
             scheduled_for=moment,
             status=Run.Status.SKIPPED,
-            reason=f"passed over: run {run.number} was not done" + (f"; and {left_out} more" if left_out else ""),
+            reason=f"passed over: run {run.number} was not done" + (f"; {EARLIER_ONES_TOO}" if is_cut else ""),
             rows_complete=True,
         )
