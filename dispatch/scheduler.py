@@ -62,7 +62,7 @@ def run_pass(engine: Engine, *, planning: bool = True) -> PassReport:
     _pause_for(engine.settle(), report)
     if planning:
         plan(engine, report)
-    report.asked = engine.ask_about_unconfirmed()
+        report.asked = engine.ask_about_unconfirmed()
     report.claimed = engine.claim()
     return report
 

@@ -28,7 +28,8 @@ def run(fake) -> Run:
     Campaign.objects.update(status=Campaign.Status.RUNNING)
     run = make_run(campaign.steps.get(), rows_complete=True)
     for position, person in enumerate(campaign.recipients.order_by("order")):
-        make_log(run=run, recipient=person, status=S.PENDING if position else S.SENT, available_at=NOW, attempt=0 if position else 1, token=1)
+        state = {"status": S.PENDING} if position else {"status": S.SENT, "attempt": 1}
+        make_log(run=run, recipient=person, available_at=NOW, token=1, **state)
     make_lane(campaign.session, campaign=campaign, next_send_at=NOW + timedelta(seconds=5))
     return run
 
