@@ -1,6 +1,7 @@
 # make demo   everything with sample data, on http://127.0.0.1:8000/
 # make run    the site, the scheduler and the background tasks, on the configured database
 # make test   make lint
+# make chaos  kill, freeze, restart and lie for some minutes, and count what arrived: make chaos [SEED=n] [SECONDS=150] [MESSAGES=2000]
 # make reset  deletes the embedded database, keeps the keys in var/
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ HONCHO := $(BIN)/python -m honcho --env /dev/null
 export PYTHONUNBUFFERED := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo run test lint reset
+.PHONY: demo run test chaos lint reset bench
 
 demo: .venv/.runtime
 	$(MANAGE) migrate --verbosity 0
@@ -28,6 +29,16 @@ run: .venv/.runtime
 
 test: .venv/.development
 	$(BIN)/python -m pytest
+
+# Bash counts in a variable of that name: only one that was given to make is meant.
+SECONDS_OF_CHAOS := $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))
+chaos: .venv/.development
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(SECONDS_OF_CHAOS) $(if $(MESSAGES),--messages $(MESSAGES))
+
+# A quarter of an hour: a scheduler at full rate with faults, and a database that is away for a minute.
+bench: .venv/.development
+	$(BIN)/python bench/soak.py
+	PACELINE_OUTAGE_SECONDS=60 $(BIN)/python -m pytest tests/dispatch/test_postgres_restart.py -k away_for_longer
 
 lint: .venv/.development
 	$(BIN)/ruff check .

@@ -39,6 +39,11 @@ class CampaignForm(WallClockForm):
         self.show_wall_clock(zone)
         if "scheduled_at" in self.fields:
             self.fields["scheduled_at"].help_text = f"In the campaign's time zone (now {zone.key}). Empty: start by hand."
+        if "unconfirmed_default" in self.fields:
+            self.fields["unconfirmed_default"].required = False  # a page that was opened before there was such a field may still be saved
+
+    def clean_unconfirmed_default(self) -> str:
+        return self.cleaned_data["unconfirmed_default"] or self.instance.unconfirmed_default
 
     def clean(self) -> dict[str, Any] | None:
         super().clean()

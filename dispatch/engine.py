@@ -3,13 +3,15 @@
 import logging
 import uuid
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any
 
-from django.db import InterfaceError, InternalError, OperationalError
+from django.db import DataError
 
 from campaigns import rendering
 from dispatch import lanes, settling, verification
@@ -17,7 +19,7 @@ from dispatch.lanes import MOST_LANES_IN_ONE_STATEMENT, Claimed
 from dispatch.models import Run
 from dispatch.providers import Providers, frozen_message
 from dispatch.recovery import lease, send_deadline
-from dispatch.settling import Answered
+from dispatch.settling import DATABASE_AWAY, Answered
 from dispatch.verification import Conclusion, Question, VerifyPolicy
 from sessions_app import pacing as rules
 from sessions_app import transitions as session_transitions
@@ -69,6 +71,7 @@ class Engine:
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="send")
         self._in_flight: dict[Future[Any], _Sending | _Verifying | _Checking] = {}
         self._claim_is_doubtful = False
+        self._leases_are_stale: Deadline | None = None
         self._messages: OrderedDict[int, Message] = OrderedDict()
 
     # -- what is going on ------------------------------------------------------------------------------------------------------
@@ -80,6 +83,14 @@ class Engine:
     @property
     def busy(self) -> bool:
         return bool(self._in_flight)
+
+    @property
+    def trusts_leases(self) -> bool:
+        """False for a lease's time after the database was away: others may hold answers as well, and could not renew or settle anything."""
+        return self._leases_are_stale is None or self._leases_are_stale.passed
+
+    def database_was_away(self) -> None:
+        self._leases_are_stale = Deadline(self.lease)
 
     def wait(self, seconds: float) -> None:
         """Until something came back, at most this long."""
@@ -98,7 +109,7 @@ class Engine:
             if self._claim_is_doubtful:
                 self._give_back_strays()
             return self._claim()
-        except (OperationalError, InterfaceError, InternalError):
+        except DATABASE_AWAY:
             self._claim_is_doubtful = True
             raise
 
@@ -120,7 +131,13 @@ class Engine:
         return taken
 
     def _claim_once(self, *, lanes_wanted: int, rows: int, full: list[str]) -> list[Claimed]:
-        return lanes.claim(owner=self.owner, lanes=lanes_wanted, rows=rows, lease=self.lease, full_origins=full, now=self.now)
+        try:
+            return lanes.claim(owner=self.owner, lanes=lanes_wanted, rows=rows, lease=self.lease, full_origins=full, now=self.now)
+        except DataError as error:  # one lane has a value that PostgreSQL cannot work with, and the statement is for many
+            if not lanes.shut_unusable(now=self.now):
+                raise
+            logger.error("a lane could not be used", extra={"error": str(error).partition("\n")[0]})
+            return []  # the others at the next pass
 
     def _give_back_strays(self) -> None:
         known = {job.claimed.id for job in self._in_flight.values() if isinstance(job, _Sending)}
@@ -144,11 +161,11 @@ class Engine:
         try:
             provider = self.providers.by_id(claimed.session_id, claimed.session_version)
             if provider is None:
-                raise _Unusable(ErrorCode.DISCONNECTED, "the credentials of the session cannot be read")
-            message = self._fill(claimed)
+                raise _Unusable(ErrorCode.DISCONNECTED, self.providers.why_not(claimed.session_id))
+            message, origin = self._fill(claimed), provider.origin
         except _Unusable as error:
             self.unsettled.append(Answered(claimed, None, SendResult.refused(error.code, str(error))))
-        except (OperationalError, InterfaceError, InternalError):
+        except DATABASE_AWAY:
             raise
         except Exception as error:
             logger.exception("a message could not be prepared", extra={"log": claimed.id})
@@ -156,7 +173,7 @@ class Engine:
             self.unsettled.append(Answered(claimed, None, SendResult.refused(ErrorCode.FATAL, detail)))
         else:
             future = self._pool.submit(_send, provider, claimed, message, deadline)
-            self._in_flight[future] = _Sending(claimed, message.body, provider.origin)
+            self._in_flight[future] = _Sending(claimed, message.body, origin)
 
     def _fill(self, claimed: Claimed) -> Message:
         assert claimed.run_id is not None
@@ -179,16 +196,20 @@ class Engine:
     # -- settle ----------------------------------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Take over what the threads brought back. What concerns messages waits in `unsettled` until the ledger has it."""
+        """Take over what the threads brought back. What concerns messages waits in `unsettled` until the ledger has it.
+
+        What a provider said about a session, or about a message whose outcome is unknown, may be more than can be stored: then it is
+        reported and taken for not said.
+        """
         for future in [future for future in self._in_flight if future.done()]:
             job = self._in_flight.pop(future)
             match job:
                 case _Sending():
                     self.unsettled.append(Answered(job.claimed, job.body, _result(future)))
                 case _Verifying():
-                    self._conclude(job.question, future)
+                    _reported("a verification could not be written down", partial(self._conclude, job.question, future))
                 case _Checking():
-                    session_transitions.record_check(job.session_id, future.result())
+                    _reported("a check could not be written down", partial(_record_check, job.session_id, future))
 
     def settle(self) -> set[int]:
         """Write every answer that is still unsettled. Returns the sessions whose lane is in trouble. Raises when the database is away."""
@@ -239,6 +260,25 @@ class Engine:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _reported(what: str, act: Callable[[], object]) -> None:
+    try:
+        act()
+    except DATABASE_AWAY:
+        raise
+    except Exception:
+        logger.exception(what)
+
+
+def _record_check(session_id: int, future: "Future[SessionCheck]") -> None:
+    try:
+        session_transitions.record_check(session_id, future.result())
+    except DATABASE_AWAY:
+        raise
+    except Exception:  # else it would be asked again at each pass
+        session_transitions.disconnect(session_id, "What the provider said about it could not be stored.")
+        raise
+
+
 class _Unusable(Exception):
     def __init__(self, code: ErrorCode, detail: str) -> None:
         super().__init__(detail)
@@ -254,8 +294,10 @@ def _send(provider: ChannelProvider, claimed: Claimed, message: Message, deadlin
 
 def _result(future: "Future[SendResult]") -> SendResult:
     error = future.exception()
-    if error is None:
+    if error is None and isinstance(future.result(), SendResult):
         return future.result()
+    if error is None:
+        error = TypeError()  # it returned something else
     # a bug in the provider: nobody knows how far it got. The text of the exception may hold secrets, its type does not.
     logger.error("a provider raised", extra={"error": type(error).__name__})
     return SendResult.refused(ErrorCode.UNCONFIRMED, f"the provider raised {type(error).__name__}")

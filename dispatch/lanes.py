@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import connection
+from django.db import DataError, connection
 
 from dispatch.outcomes import LaneEffect
 from sessions_app.pacing import MAX_FAILURES_IN_A_ROW, MAX_INVALID_IN_A_ROW
@@ -99,6 +99,18 @@ SELECT x.id, x.attempt, x.token, x.session_id, x.campaign_id, x.run_id, x.recipi
 FROM sending x JOIN leased l USING (session_id)
 LEFT JOIN LATERAL (SELECT name, metadata FROM campaigns_recipient WHERE id = x.recipient_id OFFSET 0) r ON true
 ORDER BY x.id
+"""
+
+# What the claim computes of a single lane; and the end of one with which it cannot be computed.
+PROBE = f"""
+SELECT ({NOW} AT TIME ZONE s.time_zone)::date, extract(epoch FROM {NOW} - l.next_send_at) * l.rate,
+       make_interval(secs => l.burst / l.rate)
+FROM dispatch_lane l JOIN sessions_app_session s ON s.id = l.session_id WHERE l.session_id = %(session)s
+"""
+SHUT = """
+UPDATE dispatch_lane l SET is_open = false, trouble = %(trouble)s, trouble_code = 'MISCONFIGURED', epoch = c.epoch, attempts_in_run = 0
+FROM campaigns_campaign c WHERE c.id = l.campaign_id AND l.session_id = %(session)s
+RETURNING l.session_id
 """
 
 # One array element an answer; p_* one element a lane. The guard: this attempt, this token, and either still undecided or proof of
@@ -302,8 +314,29 @@ def claim(
     return [Claimed(**row | {"metadata": _loaded(row["metadata"])}) for row in _rows(CLAIM, parameters)]
 
 
+def shut_unusable(*, now: datetime | None = None) -> list[int]:
+    """The sessions whose lane made a claim fail: with a time zone that PostgreSQL does not know (Python knows others), a rate of zero.
+
+    They get their trouble, so that their campaign is paused and says why. One statement a lane: only for when a claim did fail.
+    """
+    lanes = [row["session_id"] for row in _rows("SELECT session_id FROM dispatch_lane WHERE is_open AND trouble = ''", {})]
+    unusable = []
+    for session_id in lanes:
+        try:
+            _rows(PROBE, {"session": session_id, "now": now})
+        except DataError as error:
+            unusable.append(session_id)
+            _rows(SHUT, {"session": session_id, "trouble": f"the database cannot work with it: {str(error).partition(chr(10))[0]}"[:500]})
+    return unusable
+
+
 def _loaded(metadata: Any) -> dict[str, str]:
     return json.loads(metadata) if isinstance(metadata, str) else metadata  # Django's connection hands jsonb over as text
+
+
+def up_for() -> timedelta:
+    """Since when the database server runs."""
+    return _rows("SELECT statement_timestamp() - pg_postmaster_start_time() AS up_for", {})[0]["up_for"]
 
 
 def owned_by(owner: uuid.UUID) -> list[Claimed]:

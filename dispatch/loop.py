@@ -10,10 +10,11 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
-from django.db import close_old_connections, connection
+from django.db import close_old_connections, connection, reset_queries
 from django.db.models.functions import Now
 
 from dispatch import recovery
+from dispatch.alerts import alert
 from dispatch.engine import Engine
 from dispatch.models import Heartbeat
 from dispatch.scheduler import DATABASE_AWAY, PassReport, run_pass, run_until_idle, seconds_until_due
@@ -22,6 +23,7 @@ from dispatch.stopping import SLICE, StopFlag, rest
 logger = logging.getLogger("paceline.scheduler")
 
 CLAIMS_ARE_POLLED_EVERY = 1.0  # seconds, at most
+REFUSES_WRITES = {"25006": "it is read-only", "53100": "its disk is full", "53200": "it is out of memory"}
 BEAT_INTERVAL = timedelta(seconds=10)
 BEAT_IS_LOGGED_EVERY = timedelta(minutes=5)
 LAST_SETTLE_TAKES_AT_MOST = timedelta(seconds=15)
@@ -53,6 +55,7 @@ class Loop:
     _beat_at: float = float("-inf")
     _logged_at: float = 0.0
     _database_is_away: bool = False
+    _said: str = ""
 
     def run(self) -> int:
         logger.info("scheduler started", extra={"pid": self.heart.pid, "owner": str(self.heart.pk), "version": settings.VERSION})
@@ -65,15 +68,17 @@ class Loop:
                 self._rest(report)
             except DATABASE_AWAY as error:
                 self._wait_for_database(error)
+            except Exception as error:
+                self._wait_after_error(error)
         return self._end()
 
     def _pass(self) -> PassReport:
         now = time.monotonic()
-        planning = now - self._planned_at >= self.interval
+        planning = self._database_is_away or now - self._planned_at >= self.interval  # it writes, so it knows whether that works again
         if planning:
             self._planned_at = now
         report = run_pass(self.engine, planning=planning)
-        if now - self._beat_at >= BEAT_INTERVAL.total_seconds() / 2:
+        if self._database_is_away or now - self._beat_at >= BEAT_INTERVAL.total_seconds() / 2:
             Heartbeat.objects.filter(pk=self.heart.pk).update(beat_at=Now(), last_pass_at=Now(), recovered_at=None)
             self._beat_at = now
         self._say(report, now)
@@ -94,8 +99,10 @@ class Loop:
             self.stop.sleep(seconds_until_due(self.engine, at_most=min(CLAIMS_ARE_POLLED_EVERY, self.interval)))
 
     def _wait_for_database(self, error: Exception) -> None:
-        if not self._database_is_away:
-            logger.warning("database away; answers are kept until it is back", extra={"error": type(error).__name__})
+        why = _in_words(error)
+        if not self._database_is_away or (why != self._said and why in REFUSES_WRITES.values()):  # it came back, and takes no writes
+            logger.warning("database away; answers are kept until it is back", extra={"error": why})
+            self._said = why
         self._database_is_away = True
         connection.close()
         self.stop.sleep(0.5)
@@ -103,7 +110,14 @@ class Loop:
     def _database_is_back(self) -> None:
         if self._database_is_away:
             logger.info("database back", extra={"unsettled": len(self.engine.unsettled)})
+            self.engine.database_was_away()
         self._database_is_away = False
+
+    def _wait_after_error(self, error: Exception) -> None:
+        """A bug must not end the process: it holds answers that nobody else has. Meanwhile there is no beat, so monitoring sees it."""
+        logger.exception("a pass failed")
+        alert("a pass failed", error=type(error).__name__)
+        self.stop.sleep(1)
 
     def _end(self) -> int:
         """Give back what has not started, finish what has, settle; 1 when the database stayed away and answers could not be saved."""
@@ -133,10 +147,19 @@ class Loop:
         return 0 if saved else 1
 
 
+def _in_words(error: Exception) -> str:
+    """What the operator has to mend, where PostgreSQL says it in a code; else the kind of error."""
+    return REFUSES_WRITES.get(getattr(error.__cause__, "sqlstate", None) or "", type(error).__name__)
+
+
 def _drop_broken_connection() -> None:
-    """With CONN_HEALTH_CHECKS, what makes a long-lived process outlive a restart of the database. Inside a test there is a transaction."""
+    """With CONN_HEALTH_CHECKS, what makes a long-lived process outlive a restart of the database. Inside a test there is a transaction.
+
+    With DEBUG, Django keeps the last 9000 statements, with everybody's text in them: forgotten, as between two requests.
+    """
     if not connection.in_atomic_block:
         close_old_connections()
+        reset_queries()
 
 
 def default_engine(owner: UUID) -> Engine:

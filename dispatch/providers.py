@@ -20,13 +20,16 @@ class Providers:
         self._made: dict[int, tuple[Any, ChannelProvider]] = {}
 
     def of(self, session: Session) -> ChannelProvider | None:
-        """None: the session cannot be used as it is stored; `why_not` says why."""
+        """None: the session cannot be used as it is stored; `why_not` says why. Never raises for what is stored."""
         kept = self._made.get(session.pk)
         if kept is not None and kept[0] == session.updated_at:
             return kept[1]
         try:
             provider = session.make_provider()
         except (CredentialsUnreadable, UnknownChannel):
+            return None
+        except Exception:
+            logger.exception("a provider cannot be made", extra={"session": session.pk})
             return None
         self._made[session.pk] = (session.updated_at, provider)
         return provider
@@ -37,6 +40,9 @@ class Providers:
             return kept[1]
         return self.of(Session.objects.get(pk=session_id))
 
+    def why_not(self, session_id: int) -> str:
+        return why_not(Session.objects.get(pk=session_id))
+
 
 def why_not(session: Session) -> str:
     """The sentence for a session whose provider cannot be made."""
@@ -44,6 +50,8 @@ def why_not(session: Session) -> str:
         session.make_provider()
     except (CredentialsUnreadable, UnknownChannel) as error:
         return str(error)
+    except Exception as error:
+        return f"its provider cannot be made ({type(error).__name__}); see the log"
     return ""
 
 

@@ -9,16 +9,18 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 
-from django.db import InterfaceError, InternalError, OperationalError, transaction
+from django.db import transaction
 from django.db.models import Exists, Min, OuterRef, Q
 
 from campaigns import transitions
 from campaigns.models import Campaign
 from campaigns.transitions import Refused, SessionBusy
-from dispatch import opening, recovery, runs
+from dispatch import deciding, opening, recovery, runs
+from dispatch import transitions as log_transitions
 from dispatch.alerts import alert
 from dispatch.engine import Engine
 from dispatch.models import DispatchLog, Lane, Run
+from dispatch.settling import DATABASE_AWAY
 from dispatch.stopping import SLICE
 from sessions_app import transitions as session_transitions
 from sessions_app.clock import database_now
@@ -26,8 +28,6 @@ from sessions_app.models import Session
 from sessions_app.providers.base import ErrorCode
 
 logger = logging.getLogger("paceline.scheduler")
-
-DATABASE_AWAY = (OperationalError, InterfaceError, InternalError)  # InternalError: it became read-only
 
 
 @dataclass
@@ -45,6 +45,7 @@ class PassReport:
     claimed: int = 0
     settled: int = 0
     asked: int = 0
+    decided: int = 0
 
     @property
     def found_work(self) -> bool:
@@ -87,8 +88,9 @@ def run_until_idle(engine: Engine, *, most_passes: int = 1000) -> PassReport:
 def plan(engine: Engine, report: PassReport) -> None:
     """Everything but the sending. Each campaign is its own unit: one that raises is paused and reported, and the others go on."""
     now = engine.now or database_now()
-    found = recovery.recover_lanes(verify_after=engine.verify.first, lease_time=engine.lease, now=engine.now)
-    report.recovered, report.paused = found.logs_unconfirmed, report.paused + found.campaigns_paused
+    if engine.trusts_leases:
+        found = recovery.recover_lanes(verify_after=engine.verify.first, lease_time=engine.lease, now=engine.now)
+        report.recovered, report.paused = found.logs_unconfirmed, report.paused + found.campaigns_paused
     _pause_for(set(Lane.objects.exclude(trouble="").values_list("session_id", flat=True)), report)
     _pause_the_unconnected(report)
     _start_due(engine, now, report)
@@ -99,6 +101,8 @@ def plan(engine: Engine, report: PassReport) -> None:
     for campaign in opening.to_open(now):
         _alone(campaign, partial(_open, campaign, engine, now, report), report)
     opening.shut_idle()
+    for campaign_id, log_ids in deciding.left_to_default(now, engine.verify.grace):
+        _alone(Campaign(pk=campaign_id), partial(_decide, campaign_id, log_ids, now, report), report)
 
 
 def _alone(campaign: Campaign, act: Callable[[], object], report: PassReport) -> None:
@@ -230,6 +234,10 @@ def _requeue(run: Run, now: datetime) -> None:
         is_over = campaign.status == Campaign.Status.COMPLETED or transitions.waits_for_a_step(campaign)
         if is_over and Run.objects.live().filter(pk=run.pk).exists():
             transitions.requeue(campaign, now=now, reason="a message came back to be sent again")
+
+
+def _decide(campaign_id: int, log_ids: list[int], now: datetime, report: PassReport) -> None:
+    report.decided += log_transitions.decide_by_default(campaign_id, log_ids, now=now)
 
 
 def _advance(campaign: Campaign, now: datetime, report: PassReport) -> None:

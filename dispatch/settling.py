@@ -7,15 +7,18 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from django.db import DataError, IntegrityError
+from django.db import InterfaceError, InternalError, OperationalError
 
 from dispatch import lanes, outcomes
+from dispatch.alerts import alert
 from dispatch.lanes import MOST_LANES_IN_ONE_STATEMENT, Claimed, Settlement
 from sessions_app import pacing as rules
 from sessions_app.addresses import mask
 from sessions_app.providers.base import SendResult
 
 logger = logging.getLogger("paceline.engine")
+
+DATABASE_AWAY = (OperationalError, InterfaceError, InternalError)  # InternalError: it became read-only
 
 Pacing = Callable[[rules.PacingValues], rules.Human]
 MOST_ANSWERS_IN_ONE_STATEMENT = 4 * MOST_LANES_IN_ONE_STATEMENT
@@ -49,16 +52,28 @@ def write(batch: Sequence[Answered], *, verify_after: timedelta, human: Pacing, 
     """
     try:
         return _write(batch, verify_after, human, rng, now)
-    except (DataError, IntegrityError, ValueError):
+    except DATABASE_AWAY:
+        raise
+    except Exception:
         logger.exception("a settle failed; its answers are written one by one")
     troubled: set[int] = set()
     for answer in batch:
-        try:
-            troubled |= _write([answer], verify_after, human, rng, now)
-        except (DataError, IntegrityError, ValueError):
-            bare = SendResult(answer.result.answer, code=answer.result.code, detail="the provider's words could not be stored")
-            troubled |= _write([Answered(answer.claimed, None, bare)], verify_after, human, rng, now)
+        for kept in (answer, _without_words(answer)):
+            try:
+                troubled |= _write([kept], verify_after, human, rng, now)
+                break
+            except DATABASE_AWAY:
+                raise
+            except Exception:
+                logger.exception("an answer could not be written", extra={"log": answer.claimed.id, "answer": answer.result.answer})
+        else:  # its lease runs out, and then it is unconfirmed
+            alert("an answer is lost", log=answer.claimed.id, answer=str(answer.result.answer))
     return troubled
+
+
+def _without_words(answer: Answered) -> Answered:
+    bare = SendResult(answer.result.answer, code=answer.result.code, detail="the provider's words could not be stored")
+    return Answered(answer.claimed, None, bare)
 
 
 def _write(batch: Sequence[Answered], verify_after: timedelta, human: Pacing, rng: Random, now: datetime | None) -> set[int]:

@@ -7,19 +7,25 @@ from django.conf import settings
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from dispatch import recovery
+from dispatch import lanes, recovery
 from dispatch.engine import Engine
 from dispatch.loop import Loop, start_heart
 from dispatch.models import Heartbeat
 from dispatch.stopping import StopAfter
 
 DRIVE_EVERY = timedelta(minutes=1)
+SCHEDULERS_ARE_BACK_WITHIN = timedelta(seconds=10)  # of the return of the database
 DRIVES_FOR = timedelta(seconds=50)  # shorter than the schedule's minute: the next drive finds this one gone
 HEARTBEATS_ARE_KEPT_FOR = timedelta(days=7)
 
 
 def recover() -> dict[str, int]:
-    """Every few minutes; the same as `manage.py recover_stuck`."""
+    """Every few minutes; the same as `manage.py recover_stuck`, but not right after a start of the database.
+
+    Over an outage every scheduler was silent; whoever looked first would take the living for dead and pause everything.
+    """
+    if lanes.up_for() < SCHEDULERS_ARE_BACK_WITHIN:
+        return recovery.Recovered().as_dict()
     return recovery.recover_stuck().as_dict()
 
 

@@ -1,9 +1,13 @@
 """Every way a message leaves SENDING or UNCONFIRMED outside the settle, and every way a waiting one is taken out by hand.
 
-By evidence (the provider was asked) or by a person; never by guessing. Each verb locks campaign, run and message in this order, moves the
-run's counters with the row, and reopens what was completed when a message is to be sent again.
+By evidence (the provider was asked), by a person, or by what a person chose for the campaign beforehand; never by guessing. Each verb
+locks campaign, run and message in this order, ids ascending, moves the run's counters with the rows, and reopens what was completed when a
+message is to be sent again. Those that take many ids are one transaction: hand them a bounded number.
 """
 
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -21,13 +25,33 @@ S = DispatchLog.Status
 COUNTERS = {S.SENT: "sent", S.FAILED: "failed", S.UNCONFIRMED: "unconfirmed", S.SKIPPED: "skipped"}
 
 
+@dataclass(frozen=True)
+class Decision:
+    """What somebody may decide about a message, and the sentence that is kept with it."""
+
+    origin: DispatchLog.Status
+    target: DispatchLog.Status
+    reason: str
+
+
+MARK_SENT = Decision(S.UNCONFIRMED, S.SENT, "marked as sent by {by}")
+SEND_AGAIN = Decision(S.UNCONFIRMED, S.PENDING, "sent again by {by}, knowing that it may double")
+GIVE_UP = Decision(S.UNCONFIRMED, S.FAILED, "given up by {by}")
+REMOVE = Decision(S.PENDING, S.SKIPPED, "removed by {by}")
+
+DEFAULT = "default of the campaign"  # in decided_by; no user can be called so, a user's name has no spaces
+DEFAULTS = {
+    Campaign.UnconfirmedDefault.MARK_SENT: MARK_SENT,
+    Campaign.UnconfirmedDefault.GIVE_UP: GIVE_UP,
+    Campaign.UnconfirmedDefault.SEND_AGAIN: SEND_AGAIN,
+}
+
+
 def _lock(log_id: int, *allowed: DispatchLog.Status) -> DispatchLog:
     log = DispatchLog.objects.filter(pk=log_id).first()
     if log is None:
         raise Refused(f"There is no message {log_id}.")
-    Campaign.objects.select_for_update(no_key=True).get(pk=log.campaign_id)
-    if log.run_id is not None:
-        Run.objects.select_for_update(no_key=True).get(pk=log.run_id)
+    _lock_owners([log.campaign_id], [log.run_id])
     log = DispatchLog.objects.select_for_update(no_key=True).get(pk=log_id)
     if log.status not in allowed:
         states = " or ".join(S(state).label for state in allowed)
@@ -35,57 +59,115 @@ def _lock(log_id: int, *allowed: DispatchLog.Status) -> DispatchLog:
     return log
 
 
-def _move(log: DispatchLog, target: DispatchLog.Status, **changes: object) -> DispatchLog:
-    """The one writer. The caller holds the locks."""
-    counters: dict[str, Any] = {}
-    if log.status in COUNTERS:
-        counters[COUNTERS[S(log.status)]] = F(COUNTERS[S(log.status)]) - 1
-    if target in COUNTERS:
-        counters[COUNTERS[target]] = F(COUNTERS[target]) + 1
-    if target == S.PENDING:
-        counters["status"] = Run.Status.RUNNING
-    if log.run_id is not None:
-        Run.objects.filter(pk=log.run_id).update(**counters)
+def _lock_owners(campaigns: Collection[int], runs: Collection[int | None]) -> None:
+    list(Campaign.objects.select_for_update(no_key=True).filter(pk__in=campaigns).order_by("pk").values_list("pk"))
+    list(
+        Run.objects.select_for_update(no_key=True).filter(pk__in=[run for run in runs if run is not None]).order_by("pk").values_list("pk")
+    )
+
+
+def _lock_those_in(status: DispatchLog.Status, log_ids: Collection[int]) -> list[DispatchLog]:
+    """Of these the ones in that status, as seen under the lock; without their texts, so that it costs little memory."""
+    rows = DispatchLog.objects.filter(pk__in=log_ids, status=status)
+    owners = list(rows.order_by().values_list("campaign_id", "run_id").distinct())
+    _lock_owners({campaign for campaign, _ in owners}, {run for _, run in owners})
+    return list(rows.select_for_update(no_key=True).only("pk", "status", "campaign_id", "run_id").order_by("pk"))
+
+
+def _move(logs: Sequence[DispatchLog], target: DispatchLog.Status, **changes: object) -> None:
+    """The one writer: rows that are all in one status. The caller holds the locks."""
+    if not logs:
+        return
+    origin = S(logs[0].status)
     changes = {"verify_at": None, "unconfirmed_at": None, **changes}
-    log.status = target
-    for name, value in changes.items():
-        setattr(log, name, value)
-    log.save(update_fields=["status", *changes])
-    campaign_transitions.restate(Campaign.objects.get(pk=log.campaign_id))
-    return log
+    DispatchLog.objects.filter(pk__in=[log.pk for log in logs]).update(status=target, **changes)
+    _count(Counter(log.run_id for log in logs if log.run_id is not None), origin, target)
+    for campaign in _campaigns_of(logs).filter(status=Campaign.Status.COMPLETED):
+        campaign_transitions.restate(campaign)
 
 
-def _back_to_pending(log: DispatchLog, reason: str, now: datetime, **changes: object) -> None:
-    """It will be sent again, from where its campaign stands now. A stopped campaign's is skipped by the next sweep."""
-    _move(log, S.PENDING, reason=reason, available_at=now, error_code="", error_text="", **changes)
-    campaign = Campaign.objects.get(pk=log.campaign_id)
-    if campaign.status == Campaign.Status.COMPLETED or campaign_transitions.waits_for_a_step(campaign):
-        campaign_transitions.requeue(campaign, now=now, reason=f"sends again: {reason}")
+def _count(moved: Counter[int], origin: DispatchLog.Status, target: DispatchLog.Status) -> None:
+    """One statement for all runs of which equally many rows moved: mostly one in all."""
+    for amount in set(moved.values()):
+        changes: dict[str, Any] = {}
+        if origin in COUNTERS:
+            changes[COUNTERS[origin]] = F(COUNTERS[origin]) - amount
+        if target in COUNTERS:
+            changes[COUNTERS[target]] = F(COUNTERS[target]) + amount
+        if target == S.PENDING:
+            changes["status"] = Run.Status.RUNNING
+        Run.objects.filter(pk__in=[run for run, count in moved.items() if count == amount]).update(**changes)
+
+
+def _campaigns_of(logs: Sequence[DispatchLog]) -> Any:
+    return Campaign.objects.filter(pk__in={log.campaign_id for log in logs}).order_by("pk")
+
+
+def _back_to_pending(logs: Sequence[DispatchLog], reason: str, now: datetime, **changes: object) -> None:
+    """They will be sent again, from where their campaign stands now. A stopped campaign's are skipped by the next sweep.
+
+    A new attempt that ends in doubt is asked about from the beginning.
+    """
+    _move(logs, S.PENDING, reason=reason, available_at=now, error_code="", error_text="", verifications=0, **changes)
+    for campaign in _campaigns_of(logs).filter(status__in=[Campaign.Status.COMPLETED, Campaign.Status.SCHEDULED]):
+        if campaign.status == Campaign.Status.COMPLETED or campaign_transitions.waits_for_a_step(campaign):
+            campaign_transitions.requeue(campaign, now=now, reason=f"sends again: {reason}")
+
+
+# -- decisions -----------------------------------------------------------------------------------------------------------------
+
+
+def _carry_out(decision: Decision, logs: Sequence[DispatchLog], *, by: str, now: datetime | None = None) -> None:
+    reason = decision.reason.format(by=by)
+    if decision.target == S.PENDING:
+        _back_to_pending(logs, reason, now or database_now(), decided_by=by)
+    else:
+        sent = {"sent_at": Now()} if decision.target == S.SENT else {}
+        _move(logs, decision.target, reason=reason, decided_by=by, **sent)
+
+
+def decide(decision: Decision, log_ids: Collection[int], *, by: str, now: datetime | None = None) -> int:
+    """Returns how many were decided. What is no longer in the status that this decides about is left alone."""
+    with transaction.atomic():
+        logs = _lock_those_in(decision.origin, log_ids)
+        _carry_out(decision, logs, by=by, now=now)
+        return len(logs)
+
+
+def decide_by_default(campaign_id: int, log_ids: Collection[int], *, now: datetime) -> int:
+    """UNCONFIRMED -> what the campaign says now, read under its lock. The caller has seen that verification is over. Returns how many."""
+    with transaction.atomic():
+        campaign = Campaign.objects.select_for_update(no_key=True).filter(pk=campaign_id).first()
+        decision = DEFAULTS.get(Campaign.UnconfirmedDefault(campaign.unconfirmed_default)) if campaign is not None else None
+        return decide(decision, log_ids, by=DEFAULT, now=now) if decision is not None else 0
+
+
+def _decide_one(decision: Decision, log_id: int, *, by: str, now: datetime | None = None) -> None:
+    with transaction.atomic():
+        _carry_out(decision, [_lock(log_id, decision.origin)], by=by, now=now)
 
 
 def mark_sent(log_id: int, *, by: str) -> None:
     """UNCONFIRMED -> SENT, on the word of a person who looked."""
-    with transaction.atomic():
-        _move(_lock(log_id, S.UNCONFIRMED), S.SENT, reason=f"marked as sent by {by}", decided_by=by, sent_at=Now())
+    _decide_one(MARK_SENT, log_id, by=by)
 
 
 def send_again(log_id: int, *, by: str, now: datetime | None = None) -> None:
     """UNCONFIRMED -> PENDING, on the word of a person. May double: nobody knows whether the first one arrived."""
-    with transaction.atomic():
-        log = _lock(log_id, S.UNCONFIRMED)
-        _back_to_pending(log, f"sent again by {by}, who knows that it may double", now or database_now(), decided_by=by)
+    _decide_one(SEND_AGAIN, log_id, by=by, now=now)
 
 
 def give_up(log_id: int, *, by: str) -> None:
     """UNCONFIRMED -> FAILED, on the word of a person."""
-    with transaction.atomic():
-        _move(_lock(log_id, S.UNCONFIRMED), S.FAILED, reason=f"given up by {by}", decided_by=by)
+    _decide_one(GIVE_UP, log_id, by=by)
 
 
 def remove(log_id: int, *, by: str) -> None:
     """PENDING -> SKIPPED: one waiting message is taken out by hand."""
-    with transaction.atomic():
-        _move(_lock(log_id, S.PENDING), S.SKIPPED, reason=f"removed by {by}", decided_by=by)
+    _decide_one(REMOVE, log_id, by=by)
+
+
+# -- evidence ------------------------------------------------------------------------------------------------------------------
 
 
 def verified_present(log_id: int, *, attempt: int, message_id: str) -> bool:
@@ -95,7 +177,7 @@ def verified_present(log_id: int, *, attempt: int, message_id: str) -> bool:
         if log is None:
             return False
         found = {"provider_message_id": message_id or log.provider_message_id, "sent_at": log.claimed_at}
-        _move(log, S.SENT, reason="verified: the provider has it", error_code="", error_text="", **found)
+        _move([log], S.SENT, reason="verified: the provider has it", error_code="", error_text="", **found)
         _note(log, "VERIFIED_PRESENT")
         return True
 
@@ -106,7 +188,7 @@ def verified_absent(log_id: int, *, attempt: int, now: datetime) -> bool:
         log = _lock_if_unconfirmed(log_id, attempt)
         if log is None:
             return False
-        _back_to_pending(log, "verified: it never arrived", now)
+        _back_to_pending([log], "verified: it never arrived", now)
         _note(log, "VERIFIED_ABSENT")
         return True
 

@@ -1,7 +1,8 @@
 """Messages whose outcome nobody knows: the provider is asked, with back-off, whether it has them.
 
 Present is believed at any time. Absent is believed only past the grace, and only where the provider declares that absence is proof: a call
-that is still on its way would otherwise be sent twice. Everything else stays UNCONFIRMED, for a person to decide.
+that is still on its way would otherwise be sent twice. Everything else stays UNCONFIRMED, for a person or the campaign's default to decide;
+its verify_at becomes null once the last answer was heard, so that nothing is decided while a provider is still being asked.
 """
 
 import logging
@@ -21,6 +22,7 @@ from sessions_app.providers.base import ChannelProvider, Deadline, Message, Pres
 
 logger = logging.getLogger("paceline.verification")
 ASKING_TAKES_AT_MOST = timedelta(seconds=15)
+LAST_ANSWER_IS_LOST_AFTER = timedelta(minutes=1)  # whoever asked for the last time has died: it is asked once more
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class Question:
     unconfirmed_at: datetime
     provider: ChannelProvider
     sent: SentMessage
+    turn: int
+    is_last: bool
 
     def ask(self) -> Verification:
         """The call alone, without the database: safe in a thread."""
@@ -77,16 +81,25 @@ def take_due(providers: Providers, policy: VerifyPolicy, *, limit: int, now: dat
         due = DispatchLog.objects.to_verify(moment).filter(run__isnull=False).select_related("session", "run", "recipient", "step")
         for log in due.select_for_update(skip_locked=True, no_key=True, of=("self",))[:limit]:
             provider = providers.of(log.session)
-            wait = policy.next_after(log.verifications + 1) if provider is not None and provider.can_verify else None
-            log.verify_at = moment + wait if wait is not None else None
+            wait = policy.next_after(log.verifications + 1)
+            is_asked = provider is not None and provider.can_verify
+            if wait is None and is_asked:
+                log.verify_at = moment + LAST_ANSWER_IS_LOST_AFTER
+            elif wait is None or (provider is not None and not is_asked):
+                log.verify_at = None
+            else:  # also when the provider cannot be made now: its credentials may be mended until the next turn
+                log.verify_at = moment + wait
             log.verifications += 1
             log.save(update_fields=["verify_at", "verifications"])
-            if provider is not None and provider.can_verify:
-                questions.append(_question(log, provider, moment))
+            if provider is not None and is_asked:
+                try:
+                    questions.append(_question(log, provider, moment, is_last=wait is None))
+                except Exception:  # what it was sent as cannot be read any more: it stays for a person
+                    logger.exception("a message could not be asked about", extra={"log": log.pk})
     return questions
 
 
-def _question(log: DispatchLog, provider: ChannelProvider, now: datetime) -> Question:
+def _question(log: DispatchLog, provider: ChannelProvider, now: datetime, *, is_last: bool) -> Question:
     sent = SentMessage(
         address=log.address,
         message=_as_sent(log),
@@ -94,7 +107,7 @@ def _question(log: DispatchLog, provider: ChannelProvider, now: datetime) -> Que
         claimed_at=log.claimed_at or log.created_at,
         provider_message_id=log.provider_message_id,
     )
-    return Question(log.pk, log.attempt, log.unconfirmed_at or now, provider, sent)
+    return Question(log.pk, log.attempt, log.unconfirmed_at or now, provider, sent, log.verifications, is_last)
 
 
 def _as_sent(log: DispatchLog) -> Message:
@@ -121,4 +134,7 @@ def conclude(question: Question, answer: Verification, policy: VerifyPolicy, *, 
     if answer.presence == Presence.ABSENT and past_grace and question.provider.absence_is_proof:
         back = transitions.verified_absent(question.log_id, attempt=question.attempt, now=moment)
         return Conclusion.REQUEUED if back else Conclusion.OPEN
+    if question.is_last:
+        this_turn = DispatchLog.objects.unconfirmed().filter(pk=question.log_id, attempt=question.attempt, verifications=question.turn)
+        this_turn.update(verify_at=None)
     return Conclusion.OPEN

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from django.db import connection
 from django.utils import timezone
 
 from campaigns.models import Campaign, CampaignStep, Recipient
@@ -105,6 +106,30 @@ def make_log(run: Run | None = None, **fields: Any) -> DispatchLog:
         setattr(run, counter, getattr(run, counter) + 1)
     run.save()
     return log
+
+
+def make_unconfirmed(count: int, run: Run | None = None, **fields: Any) -> Run:
+    """So many at once, to nobody in particular, asked about for the last time an hour ago. Returns their run."""
+    run = run or make_run(rows_complete=True)
+    now = timezone.now()
+    values: dict[str, Any] = {"attempt": 1, "token": next(_numbers), "claimed_at": now, "verifications": 7, "status": "UNCONFIRMED"}
+    values |= {"unconfirmed_at": now - timedelta(hours=1), "error_code": "UNCONFIRMED", "body": run.step.text, **fields}
+    first = DispatchLog.objects.create(
+        campaign=run.campaign, session=run.campaign.session, step=run.step, run=run, address="0@lid", **values
+    )
+    columns = {str(field.column): str(field.column) for field in DispatchLog._meta.local_concrete_fields if not field.primary_key}
+    copied = columns | {"address": "number || '@lid'", "client_ref": "gen_random_uuid()"}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO dispatch_dispatchlog ({', '.join(columns)}) SELECT {', '.join(copied.values())} "
+            "FROM dispatch_dispatchlog, generate_series(1, %s) number WHERE id = %s",
+            [count - 1, first.pk],
+        )
+    counter = str(values["status"]).lower()
+    run.planned += count
+    setattr(run, counter, getattr(run, counter) + count)
+    run.save()
+    return run
 
 
 def make_lane(session: Session | None = None, **fields: Any) -> Lane:

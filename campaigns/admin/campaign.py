@@ -41,6 +41,7 @@ class CampaignAdmin(CampaignActions, ImportPage, ModelAdmin):
         ("Start", {"fields": [("scheduled_at", "grace_seconds")]}),
         ("Pacing", {"fields": ["show_pacing", ("min_interval", "max_interval"), ("batch_size", "batch_pause")]}),
         ("Safe hours and recipients", {"fields": ["safe_hours", ("safe_from", "safe_until"), "allow_groups"]}),
+        ("When nobody knows whether a message arrived", {"fields": ["unconfirmed_default"]}),
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Campaign]:
@@ -143,7 +144,7 @@ class CampaignAdmin(CampaignActions, ImportPage, ModelAdmin):
 
             def delete_selected(model_admin: Any, request: HttpRequest, queryset: QuerySet[Campaign]) -> Any:
                 with transaction.atomic():
-                    chosen = list(Campaign.objects.select_for_update().filter(pk__in=[campaign.pk for campaign in queryset]))
+                    chosen = list(Campaign.objects.select_for_update().filter(pk__in=[campaign.pk for campaign in queryset]).order_by("pk"))
                     refusals = [reason for campaign in chosen if (reason := self.why_not_deleted(campaign))]
                     for reason in refusals:
                         messages.error(request, reason)

@@ -45,6 +45,12 @@ class Campaign(models.Model):
         BLOCK = "BLOCK", "Wait until they begin"
         OFF = "OFF", "Off"
 
+    class UnconfirmedDefault(models.TextChoices):
+        ASK = "ASK", "Wait for a person"
+        MARK_SENT = "MARK_SENT", "Mark as sent"
+        GIVE_UP = "GIVE_UP", "Give up"
+        SEND_AGAIN = "SEND_AGAIN", "Send again (it may double)"
+
     name = models.CharField(max_length=200)
     tenant = models.CharField(max_length=100, blank=True, default="", help_text="A label of your own, to tell clients or teams apart.")
     session = models.ForeignKey(Session, on_delete=models.PROTECT, related_name="campaigns")
@@ -65,6 +71,17 @@ class Campaign(models.Model):
     )
     allow_groups = models.BooleanField(
         "groups and channels allowed", default=False, help_text="Off: an address that is a group or a channel is refused at import."
+    )
+
+    unconfirmed_default = models.CharField(
+        "messages that stay unconfirmed",
+        max_length=20,
+        choices=UnconfirmedDefault,
+        default=UnconfirmedDefault.ASK,
+        db_default="ASK",
+        help_text="What becomes of a message of which nobody knows whether it arrived, once the channel was asked for the last time or "
+        "cannot be asked; never before ten minutes. Sending again may double: who has got it gets it twice. It is done once for each "
+        "message; one that was sent again already waits for a person.",
     )
 
     scheduled_at = models.DateTimeField("start at", null=True, blank=True, help_text="In the campaign's time zone. Empty: start by hand.")
@@ -98,10 +115,20 @@ class Campaign(models.Model):
                 name="campaign_pacing_is_positive",
             ),
             models.CheckConstraint(condition=Q(safe_hours__in=["WARN", "BLOCK", "OFF"]), name="campaign_safe_hours_is_known"),
+            models.CheckConstraint(
+                condition=Q(unconfirmed_default__in=["ASK", "MARK_SENT", "GIVE_UP", "SEND_AGAIN"]),
+                name="campaign_unconfirmed_default_is_known",
+            ),
         ]
         indexes = [
             # each pass: what is due, earliest first
             models.Index(fields=["due_at"], condition=Q(status="SCHEDULED"), name="campaign_due"),
+            # each pass: whose unconfirmed messages are not left to a person
+            models.Index(
+                fields=["id"],
+                condition=Q(unconfirmed_default__in=["MARK_SENT", "GIVE_UP", "SEND_AGAIN"]),
+                name="campaign_decides_by_itself",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -25,6 +25,17 @@ class DispatchLogQuerySet(models.QuerySet["DispatchLog"]):
     def to_verify(self, now: datetime) -> "DispatchLogQuerySet":
         return self.unconfirmed().filter(verify_at__lte=now).order_by("verify_at")
 
+    def left_open(self, before: datetime) -> "DispatchLogQuerySet":
+        """Unconfirmed since before then, never to be asked about again, in campaigns that do not leave it to a person.
+
+        What is to be sent again must be able to go out, and only once: a second doubt is for a person.
+        """
+        default = Campaign.UnconfirmedDefault
+        over = self.unconfirmed().filter(verify_at__isnull=True, run__isnull=False, unconfirmed_at__lte=before)
+        decides = over.filter(campaign__unconfirmed_default__in=[default.MARK_SENT, default.GIVE_UP, default.SEND_AGAIN])
+        can_go_out = Q(decided_by="", recipient__isnull=False) & ~Q(campaign__status=Campaign.Status.FAILED)
+        return decides.filter(~Q(campaign__unconfirmed_default=default.SEND_AGAIN) | can_go_out)
+
     def orphaned(self) -> "DispatchLogQuerySet":
         """Waiting for a person who was deleted meanwhile."""
         return self.pending().filter(kind=DispatchLog.Kind.MESSAGE, recipient__isnull=True)
@@ -65,7 +76,9 @@ class DispatchLog(models.Model):
     http_status = models.PositiveSmallIntegerField(null=True)
     verify_at = models.DateTimeField(null=True)  # UNCONFIRMED: when the provider is asked next; null: no more
     verifications = models.PositiveSmallIntegerField(default=0)
-    decided_by = models.CharField(max_length=150, blank=True, default="")  # the operator who decided an unconfirmed or waiting message
+    decided_by = models.CharField(
+        max_length=150, blank=True, default=""
+    )  # who decided an unconfirmed or waiting message: a person, or DEFAULT
 
     created_at = models.DateTimeField(db_default=Now())
     claimed_at = models.DateTimeField(null=True)
@@ -99,10 +112,21 @@ class DispatchLog(models.Model):
             models.Index(fields=["session"], condition=Q(status="SENDING"), name="log_in_flight"),
             # verification, each pass
             models.Index(fields=["verify_at"], condition=Q(status="UNCONFIRMED"), name="log_to_verify"),
+            # the default of the campaign, each pass
+            models.Index(
+                fields=["campaign", "id"],
+                condition=Q(status="UNCONFIRMED", verify_at__isnull=True, run__isnull=False),
+                name="log_left_open",
+            ),
             # the sweep of rows whose person was deleted
             models.Index(fields=["campaign"], condition=Q(status="PENDING", kind="MESSAGE", recipient__isnull=True), name="log_orphaned"),
             # the admin: one campaign's rows by outcome, newest first
             models.Index(fields=["campaign", "status", "-id"], name="log_by_outcome"),
+            # the admin: what needs a person, of all campaigns, newest first; few rows ever enter these
+            models.Index(fields=["id"], condition=Q(status="UNCONFIRMED"), name="log_unconfirmed"),
+            models.Index(fields=["id"], condition=Q(status="FAILED"), name="log_failed"),
+            # the admin: what somebody decided, newest first
+            models.Index(fields=["decided_by", "id"], condition=~Q(decided_by=""), name="log_by_decider"),
             # receipts, and an operator who looks for one id
             models.Index(fields=["provider_message_id"], condition=~Q(provider_message_id=""), name="log_by_provider_id"),
             # an operator who looks for one person

@@ -1,5 +1,6 @@
 """The buttons of a campaign: they call the verbs, by POST only, for those who may, and say why when a verb refuses."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -98,6 +99,7 @@ def test_stopping_from_the_list_asks_first(admin_client, ready):
     response = admin_client.post(LIST, {"action": "stop_selected", "_selected_action": [campaign.pk]})
     text = response.content.decode()
     assert "cannot be started again" in text and "June" in text and 'name="confirmed"' in text
+    assert re.search(r"<button[^>]*>\s*Stop for good\s*</button>", text)
     assert status_of(campaign) == S.RUNNING
 
 

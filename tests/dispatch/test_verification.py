@@ -182,6 +182,7 @@ def test_what_was_decided_meanwhile_is_left_as_it_is(doubtful, campaign, decide,
     assert meanwhile.capitalize() in str(refusal.value)
     assert "Unconfirmed" in str(refusal.value)
     assert (list(DispatchLog.objects.values()), list(Run.objects.values()), list(Campaign.objects.values())) == before
+    DispatchLog.objects.filter(pk=doubtful.pk).update(status="UNCONFIRMED")  # as it really was: the doctor looks at the end
 
 
 def test_sent_again_by_hand_it_leaves_with_the_next_turn(doubtful, drive, campaign):

@@ -1,0 +1,365 @@
+"""Everything that can happen, in any order: hypothesis looks for the order in which a message is lost, doubled or misreported.
+
+Real PostgreSQL, real engines, real verbs; the clock, the provider and the moment at which a worker dies belong to the test. After every
+rule the ledger is compared with what the provider really accepted, and at the end everything is resumed and nobody may be forgotten.
+Receipts and opt-outs do not exist yet, so there are no rules for them.
+
+The short run is always the same one. To search for longer, with other examples each time:
+
+    PACELINE_MACHINE_EXAMPLES=2000 pytest tests/dispatch/test_machine.py
+"""
+
+import logging
+import os
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection, transaction
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from campaigns import transitions
+from campaigns.forms import is_frozen
+from campaigns.models import Campaign
+from campaigns.transitions import Refused
+from dispatch import recovery
+from dispatch import transitions as log_transitions
+from dispatch.models import DispatchLog, Heartbeat, Lane
+from dispatch.scheduler import run_pass
+from dispatch.verification import VerifyPolicy
+from sessions_app import transitions as session_transitions
+from sessions_app.models import Session
+from tests.dispatch.machine import LEASE, Job, Ledger, Verdict, Worker, World, WorldProvider
+from tests.factories import make_campaign, make_recipients, make_session, make_step
+
+START = datetime(2020, 6, 10, 20, 0, tzinfo=UTC)
+REAL_TIME = datetime(2026, 1, 1, tzinfo=UTC)  # what the database's own clock wrote is later, and is set back to the world's
+S = Campaign.Status
+SEVERAL = st.integers(0, 5)
+WHICH = st.integers(0, 1)
+VERDICTS = st.sampled_from([Verdict.ACCEPTS] * 5 + list(Verdict))
+VERBS = st.sampled_from(["resume", "resume", "resume", "start", "start", "pause", "pause", "stop", "move", "move"])
+JUMPS = [1, 3, 6, 20, 70, 610, 3600, 8 * 3600, 86400]
+SAFE_HOURS = [Campaign.SafeHours.OFF, Campaign.SafeHours.OFF, Campaign.SafeHours.BLOCK, Campaign.SafeHours.WARN]
+
+
+class Paceline(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self._transaction = transaction.atomic()
+        self._transaction.__enter__()
+        self.workers: list[Worker | None] = [None, None]
+        self.added = 0
+
+    @initialize(metered=st.sampled_from([False, False, True]), lag=st.sampled_from([0, 400]), limit=st.sampled_from([None, None, 4]))
+    def begin(self, metered: bool, lag: int, limit: int | None) -> None:
+        self.world = WorldProvider.world = World(START, timedelta(seconds=lag))
+        self.ledger = Ledger(self.world)
+        channel = "world_metered" if metered else "world"
+        values = {"channel": channel, "checked_at": START, "time_zone": "America/Sao_Paulo", "daily_limit": limit}
+        self.sessions = [make_session(settings={"position": position}, **values) for position in range(2)]
+        self.new_campaign(session=0, people=3, hours=Campaign.SafeHours.OFF)
+        self.somebody_acts(0, "start", 0)
+
+    # -- the clock -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> datetime:
+        return self.world.now
+
+    @rule(seconds=st.sampled_from(JUMPS))
+    def time_goes_by(self, seconds: int) -> None:
+        self.world.now += timedelta(seconds=seconds)
+
+    @rule()
+    def until_something_is_due(self) -> None:
+        self.world.now = min(self.moments(), default=self.now)
+
+    def until_a_lane_is_due(self) -> None:
+        later = Lane.objects.filter(is_open=True, owner__isnull=True, next_send_at__gt=self.now).order_by("next_send_at")
+        self.world.now = later.values_list("next_send_at", flat=True).first() or self.now
+
+    def moments(self) -> list[datetime]:
+        """The moments still to come at which something may happen by itself."""
+        lanes = Lane.objects.values_list("next_send_at", "lease_expires_at", "open_until")
+        logs = DispatchLog.objects.unconfirmed().values_list("verify_at", flat=True)
+        campaigns = Campaign.objects.filter(status=S.SCHEDULED).values_list("due_at", flat=True)
+        found = [*(moment for lane in lanes for moment in lane), *logs, *campaigns]
+        return [moment for moment in found if moment is not None and moment > self.now]
+
+    # -- people ----------------------------------------------------------------------------------------------------------------
+
+    def campaigns(self) -> list[Campaign]:
+        return list(Campaign.objects.order_by("pk"))
+
+    def pick(self, number: int) -> Campaign:
+        return (found := self.campaigns())[number % len(found)]
+
+    @precondition(lambda self: Campaign.objects.count() < 3)
+    @rule(session=WHICH, people=st.integers(1, 3), hours=st.sampled_from(SAFE_HOURS))
+    def new_campaign(self, session: int, people: int, hours: str) -> None:
+        campaign = make_campaign(session=self.sessions[session], safe_hours=hours, grace_seconds=7200)
+        make_step(campaign, text="Hello {{ name }}")
+        make_recipients(people, campaign)
+
+    @rule(number=SEVERAL)
+    def add_recipient(self, number: int) -> None:
+        campaign = self.pick(number)
+        if not is_frozen(campaign) and campaign.status != S.FAILED and campaign.recipients.count() < 5:
+            self.added += 1
+            make_recipients(1, campaign, address=f"{900_000_000 + self.added}@lid")
+
+    @rule(number=SEVERAL, delay=st.sampled_from([None, timedelta(minutes=30)]), recurs=st.booleans())
+    def add_step(self, number: int, delay: timedelta | None, recurs: bool) -> None:
+        campaign = self.pick(number)
+        if campaign.status in {S.DRAFT, S.SCHEDULED, S.PAUSED} and campaign.steps.count() < 2:
+            again = {"recurrence_type": "daily", "recurrence_count": 2} if recurs else {}
+            make_step(campaign, text="And {{ name }}", delay_after_previous=delay, **again)
+
+    @rule(number=SEVERAL, verb=VERBS, session=WHICH)
+    def somebody_acts(self, number: int, verb: str, session: int) -> None:
+        campaign_id = self.pick(number).pk
+        with suppress(Refused):
+            match verb:
+                case "pause":
+                    transitions.pause(campaign_id, reason="paused by ana")
+                case "stop":
+                    transitions.stop(campaign_id, by="ana")
+                case "move":
+                    transitions.move(campaign_id, session_id=self.sessions[session].pk, by="ana")
+                case _:
+                    getattr(transitions, verb)(campaign_id, by="ana", now=self.now)
+        self.on_the_worlds_clock()
+
+    @rule(number=SEVERAL, seconds=st.sampled_from(JUMPS))
+    def schedule(self, number: int, seconds: int) -> None:
+        campaign = self.pick(number)
+        Campaign.objects.filter(pk=campaign.pk).update(scheduled_at=self.now + timedelta(seconds=seconds))
+        with suppress(Refused):
+            transitions.schedule(campaign.pk, by="ana", now=self.now)
+
+    @rule(number=SEVERAL, shortest=st.sampled_from([1, 8, 40]), batch=st.sampled_from([1, 3, 10]))
+    def edit_pacing(self, number: int, shortest: int, batch: int) -> None:
+        campaign = self.pick(number)
+        campaign.min_interval, campaign.max_interval, campaign.batch_size = shortest, shortest + 5, batch
+        campaign.save()
+
+    @rule(session=WHICH, limit=st.sampled_from([None, 2, 5]))
+    def edit_daily_limit(self, session: int, limit: int | None) -> None:
+        edited = Session.objects.get(pk=self.sessions[session].pk)
+        edited.daily_limit = limit
+        edited.save()
+
+    @precondition(lambda self: DispatchLog.objects.unconfirmed().exists())
+    @rule(number=SEVERAL, decision=st.sampled_from(["mark_sent", "send_again", "give_up"]))
+    def decide(self, number: int, decision: str) -> None:
+        found = list(DispatchLog.objects.unconfirmed().order_by("pk"))
+        log = found[number % len(found)]
+        excuse = self.ledger.excuses[log.pk]
+        when = {"now": self.now} if decision == "send_again" else {}
+        getattr(log_transitions, decision)(log.pk, by="ana", **when)
+        excuse.marked_sent |= decision == "mark_sent"
+        excuse.repeats += decision == "send_again"
+        excuse.accepted_before = len(self.world.accepted[log.client_ref])
+
+    @precondition(lambda self: DispatchLog.objects.pending().exists())
+    @rule(number=SEVERAL, with_the_person=st.booleans())
+    def take_out(self, number: int, with_the_person: bool) -> None:
+        found = list(DispatchLog.objects.pending().order_by("pk").select_related("recipient"))
+        log = found[number % len(found)]
+        if not with_the_person:
+            log_transitions.remove(log.pk, by="ana")
+        elif log.recipient is not None:
+            log.recipient.delete()
+
+    # -- the provider ----------------------------------------------------------------------------------------------------------
+
+    @rule(session=WHICH, is_noticed=st.booleans())
+    def session_goes_away(self, session: int, is_noticed: bool) -> None:
+        self.world.up[session] = False
+        if is_noticed:
+            session_transitions.disconnect(self.sessions[session].pk, "logged out on the phone")
+            self.on_the_worlds_clock()
+
+    @precondition(lambda self: not all(self.world.up) or Session.objects.exclude(status="CONNECTED").exists())
+    @rule()
+    def sessions_come_back(self) -> None:
+        self.world.up = [True, True]
+        for session in self.sessions:
+            session_transitions.connect(session.pk)
+        self.on_the_worlds_clock()
+
+    def on_the_worlds_clock(self) -> None:
+        Session.objects.filter(checked_at__gte=REAL_TIME).update(checked_at=self.now)
+
+    # -- workers ---------------------------------------------------------------------------------------------------------------
+
+    def worker(self, which: int) -> Worker:
+        worker = self.workers[which]
+        if worker is None:
+            worker = self.workers[which] = Worker.start(self.now, seed=which)
+            self.ledger.check()
+        worker.beat(self.now)
+        return worker
+
+    def jobs(self, which: int, *, called: bool) -> list[Job]:
+        worker = self.workers[which]
+        return [] if worker is None else worker.engine.hands.called() if called else worker.engine.hands.waiting()
+
+    @rule(which=WHICH, planning=st.booleans())
+    def claims_when_due(self, which: int, planning: bool) -> None:
+        self.until_a_lane_is_due()
+        self.tick(which, planning)
+
+    @rule(which=WHICH, planning=st.booleans())
+    def tick(self, which: int, planning: bool = True) -> None:
+        run_pass(self.worker(which).engine, planning=planning)
+        self.on_the_worlds_clock()
+        if planning:
+            self.ledger.check_after_planning()
+
+    @precondition(lambda self: self.jobs(0, called=False) or self.jobs(1, called=False))
+    @rule(which=WHICH, verdict=VERDICTS)
+    def call_is_made(self, which: int, verdict: Verdict) -> None:
+        self.world.verdict = verdict
+        for job in self.jobs(which, called=False)[:1]:
+            job.call()
+
+    @precondition(lambda self: self.jobs(0, called=True) or self.jobs(1, called=True))
+    @rule(which=WHICH)
+    def answer_arrives(self, which: int) -> None:
+        for job in self.jobs(which, called=True)[:1]:
+            job.answer()
+
+    @rule(which=WHICH, verdict=VERDICTS)
+    def next_one_goes_through(self, which: int, verdict: Verdict) -> None:
+        """The next message is claimed when it is due, called, answered and settled."""
+        self.until_a_lane_is_due()
+        self.tick(which)
+        self.ledger.check()
+        self.world.verdict = verdict
+        self.call_and_answer(which)
+        self.tick(which)
+
+    def call_and_answer(self, which: int) -> None:
+        for job in self.jobs(which, called=False):
+            job.call()
+        for job in self.jobs(which, called=True):
+            job.answer()
+
+    @rule(which=WHICH, claims=st.booleans(), point=st.sampled_from(["claimed", "called", "settled"]), verdict=VERDICTS, seen=st.booleans())
+    def crash(self, which: int, claims: bool, point: str, verdict: Verdict, seen: bool) -> None:
+        if claims:
+            self.until_a_lane_is_due()
+            self.tick(which, planning=False)
+            self.ledger.check()
+        if (worker := self.workers[which]) is None:
+            return
+        self.world.verdict = verdict
+        if point == "called":
+            for job in self.jobs(which, called=False):
+                job.call()
+        elif point == "settled":
+            self.call_and_answer(which)
+            worker.engine.collect()
+            worker.engine.settle()
+            self.on_the_worlds_clock()
+        worker.die(seen=seen)
+        self.workers[which] = None
+
+    @rule(which=WHICH)
+    def stop_cleanly(self, which: int) -> None:
+        if (worker := self.workers[which]) is None:
+            return
+        worker.beat(self.now)
+        self.world.unsent |= {(job.claimed.id, job.claimed.attempt) for job in self.jobs(which, called=False) if job.claimed}
+        worker.engine.give_back()
+        for job in self.jobs(which, called=True):
+            job.answer()
+        worker.engine.collect()
+        worker.engine.settle()
+        self.on_the_worlds_clock()
+        Heartbeat.objects.filter(pk=worker.heart.pk).update(stopped_at=self.now)
+        self.workers[which] = None
+
+    @rule()
+    def lease_expires_and_is_recovered(self) -> None:
+        self.world.now += LEASE + timedelta(seconds=1)
+        recovery.recover_lanes(verify_after=VerifyPolicy().first, lease_time=LEASE, now=self.now)
+
+    @rule()
+    def recover_stuck(self) -> None:
+        recovery.recover_stuck(now=self.now)
+
+    # -- what must hold --------------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_ledger_tells_the_truth(self) -> None:
+        self.ledger.check()
+
+    def teardown(self) -> None:
+        try:
+            if sys.exc_info()[0] is None and hasattr(self, "world"):
+                self.nobody_is_forgotten()
+        finally:
+            transaction.set_rollback(True)
+            self._transaction.__exit__(None, None, None)
+
+    def nobody_is_forgotten(self) -> None:
+        """From here on everything works, and people resume what is paused: then every message finds its end."""
+        self.sessions_come_back()
+        self.stop_cleanly(1)
+        for _ in range(500):
+            self.world.verdict = Verdict.ACCEPTS
+            self.call_and_answer(0)
+            self.tick(0)
+            self.ledger.check()
+            if self.jobs(0, called=False):
+                continue
+            if not self.somebody_waits():
+                break
+            self.world.now = max(min(self.moments(), default=self.now + timedelta(hours=3)), self.now + timedelta(minutes=15))
+        for log in DispatchLog.objects.all():
+            asked = self.world.asked[log.pk, log.attempt]
+            is_known = log.status in {"SENT", "FAILED", "SKIPPED"}
+            assert is_known or (log.status == "UNCONFIRMED" and asked >= len(VerifyPolicy().backoff)), f"{log} is {log.status} for ever"
+
+    def somebody_waits(self) -> bool:
+        for campaign in Campaign.objects.filter(status=S.PAUSED):
+            with suppress(Refused):
+                transitions.resume(campaign.pk, by="ana", now=self.now)
+        self.on_the_worlds_clock()
+        undecided = DispatchLog.objects.filter(status__in=["PENDING", "SENDING"]) | DispatchLog.objects.filter(verify_at__isnull=False)
+        return undecided.exists() or Campaign.objects.filter(status__in=[S.RUNNING, S.SCHEDULED]).exists()
+
+
+@pytest.fixture
+def world_channels(settings):
+    here = "tests.dispatch.machine"
+    settings.CHANNELS = {"world": f"{here}.WorldProvider", "world_metered": f"{here}.MeteredWorldProvider"}
+    # After a start of the database a recovery waits one lease on the real clock, which no test can move: keep that short, and behind us.
+    settings.SEND_DEADLINE_SECONDS = -(15 - LEASE.total_seconds() / 2)
+    assert recovery.lease() == LEASE
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep_until(pg_postmaster_start_time() + %s + interval '100 ms')", [LEASE])
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.django_db(transaction=True)  # each example is a transaction of its own, rolled back
+def test_whatever_happens_nothing_is_lost_doubled_or_misreported(world_channels):
+    wanted = os.environ.get("PACELINE_MACHINE_EXAMPLES")
+    profile = settings(
+        max_examples=int(wanted or 30),
+        stateful_step_count=50,
+        derandomize=wanted is None,
+        database=None,
+        print_blob=True,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(Paceline, settings=profile)
