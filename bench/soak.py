@@ -19,12 +19,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 BASE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(BASE))
 
 from config.embedded_postgres import server  # noqa: E402
+
+if TYPE_CHECKING:
+    from campaigns.models import Campaign
 
 EVERY = 5.0  # seconds between two samples
 PEOPLE = 1000
@@ -117,7 +121,7 @@ class Operator:
                 except Refused:
                     pass  # the session did not answer: once more at the next look
 
-    def _new(self, session_id: int):  # type: ignore[no-untyped-def]
+    def _new(self, session_id: int) -> "Campaign":
         from campaigns.models import Campaign, CampaignStep, Recipient
 
         self._made += 1

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -70,7 +71,7 @@ class Place:
 
     def run(self, *statements: str) -> list[tuple]:
         with psycopg.connect(self.url, autocommit=True) as connection:
-            cursors = [connection.execute(statement) for statement in statements]  # type: ignore[call-overload]
+            cursors = [connection.execute(statement) for statement in statements]
             return cursors[-1].fetchall() if cursors[-1].description else []
 
     def reasons(self, name: str) -> list[str]:
@@ -139,7 +140,7 @@ def test_restarted_under_it_nothing_is_lost_or_doubled_and_it_goes_on_by_itself(
     scheduler = start()
     place.shell(SET_UP.format(**place_of))
     for share, how in ((0.25, signal.SIGQUIT), (0.6, signal.SIGINT)):  # as a crash, then cleanly
-        processes.until(lambda s=share: len(sandbox.messages()) >= 60 * s, "messages under way")
+        processes.until(partial(lambda least: len(sandbox.messages()) >= least, 60 * share), "messages under way")
         place.down(how)
         place.up()
     assert_everybody_once(place, sandbox, "restart", people=60, by=[scheduler])

@@ -268,6 +268,16 @@ def test_a_bug_in_a_pass_is_reported_and_does_not_end_the_loop(fake, caplog):
     assert [record.message for record in caplog.records if record.levelname == "ERROR"].count("a pass failed") == 4  # the error, the alert
 
 
+@pytest.mark.django_db(transaction=True)
+def test_statements_are_not_kept_from_pass_to_pass(fake, settings):
+    """With DEBUG, Django keeps them for a page that shows them; here nobody ever would, and they hold everybody's text."""
+    settings.DEBUG = True
+    transitions.start(make_ready(channel="fake_metered", people=2).pk, by="ana")
+    heart = start_heart(Heartbeat.Kind.SCHEDULER)
+    assert Loop(heart=heart, engine=Engine(owner=heart.pk), stop=UntilCompleted(), interval=0.0).run() == 0
+    assert not any("Hello Person" in query["sql"] for query in connection.queries)
+
+
 # -- real processes, the real clock --------------------------------------------------------------------------------------------
 
 real = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
