@@ -109,6 +109,8 @@ class Paceline(RuleBasedStateMachine):
 
     @rule(number=SEVERAL, verb=VERBS, session=WHICH, seconds=st.sampled_from(JUMPS), claimed=st.booleans())
     def somebody_acts(self, number: int, verb: str, session: int, seconds: int = 1, claimed: bool = False) -> None:
+        if claimed:
+            self.work(session, Verdict.ACCEPTS, 1, mended=True, end="settled")
         campaign_id = self.pick(number).pk
         with suppress(Refused):
             match verb:
@@ -302,10 +304,15 @@ class Paceline(RuleBasedStateMachine):
         self.what_died_is_recovered(resumed=True, verdict=first, stuck=False)
         if DispatchLog.objects.unconfirmed().exists():
             self.decide(0, decision)
-        self.ledger.check()
-        self.tick(1 - which)
-        self.until_a_lane_is_due()
-        self.tick(1 - which)
+        late = {job.claimed.id for job in self.jobs(which, called=True) if job.claimed}
+        for _ in range(8):  # a message that is sent again stands at the end of the queue
+            self.tick(1 - which)
+            self.until_a_lane_is_due()
+            self.tick(1 - which)
+            if any(job.claimed and job.claimed.id in late for job in self.jobs(1 - which, called=False)):
+                break
+            self.world.verdict = Verdict.ACCEPTS
+            self.call_and_answer(1 - which)
         self.ledger.check()
         self.world.verdict = second
         if is_called:
@@ -393,10 +400,45 @@ def world_channels(settings):
     settings.SEND_DEADLINE_SECONDS = -(15 - LEASE.total_seconds() / 2)
     assert recovery.lease() == LEASE
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_sleep_until(pg_postmaster_start_time() + %s + interval '100 ms')", (LEASE,))
+        cursor.execute("SELECT pg_sleep_until(pg_postmaster_start_time() + make_interval(secs => %s))", [LEASE.total_seconds() + 0.1])
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+def pause_then_claim(machine: Paceline) -> None:
+    machine.somebody_acts(0, "pause", 1, claimed=True)
+
+
+def late_refusal(machine: Paceline) -> None:
+    machine.an_answer_comes_late(0, Verdict.FATAL, Verdict.ACCEPTS, "send_again", True)
+
+
+def crash_then_go_on(machine: Paceline) -> None:
+    machine.work(0, Verdict.ACCEPTS, 1, mended=True, end="dies called")
+    machine.what_died_is_recovered(resumed=True, verdict=Verdict.ACCEPTS, stuck=False)
+    machine.work(1, Verdict.ACCEPTS, 1, mended=True, end="settled")
+
+
+def crash_then_go_on_at_once(machine: Paceline) -> None:
+    machine.work(0, Verdict.ACCEPTS, 1, mended=True, end="dies called")
+    machine.worker(1)
+    machine.start_all()
+    machine.tick(1)
+    machine.ledger.check()
+    machine.call_and_answer(1)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("story", [pause_then_claim, late_refusal, crash_then_go_on, crash_then_go_on_at_once])
+def test_the_orders_that_break_it_when_a_guard_is_missing(world_channels, story):
+    machine = Paceline()
+    try:
+        machine.begin(metered=False, lag=0, limit=None)
+        story(machine)
+        machine.ledger.check()
+    finally:
+        machine.teardown()
 
 
 @pytest.mark.django_db(transaction=True)  # each example is a transaction of its own, rolled back
