@@ -27,6 +27,7 @@ def test_nothing_is_lost_or_doubled_while_everything_is_killed_frozen_and_restar
     assert figures.told["accepted while chaos reigned"] >= 60, figures.table()  # else it proves little
 
 
+@pytest.mark.pgbouncer
 def test_also_through_pgbouncer_in_transaction_mode(ground):
     run(ground, Plan(seed(), 6, lanes(60), pooled=True))
 

@@ -421,7 +421,8 @@ def crash_then_go_on(machine: Paceline) -> None:
 
 
 def crash_then_go_on_at_once(machine: Paceline) -> None:
-    machine.work(0, Verdict.ACCEPTS, 1, mended=True, end="dies called")
+    machine.work(0, Verdict.ACCEPTS, 1, mended=True, end="called")
+    machine.crash(0, settles=False, seen=True)
     machine.worker(1)
     machine.start_all()
     machine.tick(1)
