@@ -126,17 +126,18 @@ WITH answer AS MATERIALIZED (
   SELECT r.id, r.sent, r.failed, r.unconfirmed, r.skipped FROM dispatch_run r
   WHERE r.id = ANY (%(runs)s::bigint[]) ORDER BY r.id FOR NO KEY UPDATE
 ), lane AS MATERIALIZED (
-  SELECT l.session_id, l.consecutive_failures, l.consecutive_invalid, l.consecutive_rate_limits, p.*
+  SELECT l.session_id, l.consecutive_failures, l.consecutive_invalid, l.consecutive_rate_limits, s.time_zone, p.*
   FROM unnest(%(p_session)s::bigint[], %(p_wait)s::interval[], %(p_ends_batch)s::bool[], %(p_ends_streaks)s::bool[], %(p_failures)s::int[],
               %(p_invalid)s::int[], %(p_ends_rate_limits)s::bool[], %(p_rate_limits)s::int[], %(p_unsent)s::int[],
               %(p_last_error)s::text[], %(p_trouble)s::text[], %(p_trouble_code)s::text[])
     AS p(lane_id, wait, ends_batch, ends_streaks, failures, invalid, ends_rate_limits, rate_limits, unsent,
          last_error, trouble, trouble_code)
   JOIN dispatch_lane l ON l.session_id = p.lane_id AND l.session_id = ANY (%(p_session)s::bigint[])
+  JOIN sessions_app_session s ON s.id = l.session_id
   WHERE (SELECT count(*) FROM run) >= 0
   ORDER BY l.session_id FOR NO KEY UPDATE OF l
 ), was AS MATERIALIZED (
-  SELECT g.id, g.status AS old, g.run_id, a.*
+  SELECT g.id, g.status AS old, g.run_id, g.claimed_at, a.*
   FROM answer a JOIN dispatch_dispatchlog g ON g.id = a.log_id AND g.id = ANY (%(log)s::bigint[])
   WHERE (SELECT count(*) FROM lane) >= 0
     AND g.attempt = a.attempt AND g.token = a.token
@@ -176,7 +177,8 @@ UPDATE dispatch_lane l SET
   lease_expires_at = CASE WHEN l.in_flight > t.n THEN l.lease_expires_at END,
   attempts_in_run = greatest(l.attempts_in_run - t.unsent, 0),
   attempts_in_batch = CASE WHEN t.ends_batch THEN 0 ELSE greatest(l.attempts_in_batch - t.unsent, 0) END,
-  day_count = greatest(l.day_count - t.unsent, 0),
+  day_count = greatest(l.day_count - (SELECT count(*)::int FROM unnest(t.given_back) b
+                                      WHERE (b AT TIME ZONE t.time_zone)::date = l.day), 0),
   consecutive_failures = t.failures, consecutive_invalid = t.invalid, consecutive_rate_limits = t.rate_limits,
   is_open = l.is_open AND t.trouble = '' AND t.failures < {MAX_FAILURES_IN_A_ROW} AND t.invalid < {MAX_INVALID_IN_A_ROW},
   trouble_code = CASE WHEN t.trouble <> '' THEN t.trouble_code ELSE l.trouble_code END,
@@ -189,7 +191,7 @@ UPDATE dispatch_lane l SET
     WHEN l.rate IS NULL AND t.n > 0 THEN {NOW} + t.wait
     ELSE greatest(l.next_send_at, {NOW} + t.wait) END
 FROM (
-  SELECT lane.session_id, wait, coalesce(m.n, 0) AS n,
+  SELECT lane.session_id, lane.time_zone, wait, coalesce(m.n, 0) AS n, m.given_back,
          m.n > 0 AND ends_batch AS ends_batch,
          CASE WHEN m.n > 0 THEN unsent ELSE 0 END AS unsent,
          CASE WHEN m.n > 0 THEN trouble ELSE '' END AS trouble, trouble_code, last_error,
@@ -199,7 +201,8 @@ FROM (
               ELSE consecutive_invalid END AS invalid,
          CASE WHEN m.n > 0 THEN rate_limits + CASE WHEN ends_rate_limits THEN 0 ELSE consecutive_rate_limits END
               ELSE consecutive_rate_limits END AS rate_limits
-  FROM lane LEFT JOIN (SELECT session_id, count(*)::int AS n FROM was WHERE old = 'SENDING' GROUP BY 1) m USING (session_id)) t
+  FROM lane LEFT JOIN (SELECT session_id, count(*)::int AS n, array_agg(claimed_at) FILTER (WHERE code = 'UNSENT') AS given_back
+                         FROM was WHERE old = 'SENDING' GROUP BY 1) m USING (session_id)) t
 WHERE l.session_id = t.session_id AND l.session_id = ANY (%(p_session)s::bigint[])
 RETURNING l.session_id, l.trouble <> '' AS troubled, (SELECT array_agg(id) FROM settled) AS settled
 """

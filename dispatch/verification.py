@@ -59,6 +59,7 @@ class Question:
     log_id: int
     attempt: int
     unconfirmed_at: datetime
+    asked_at: datetime  # a moment before the provider looks; its answer may be heard much later, by a process that was frozen meanwhile
     provider: ChannelProvider
     sent: SentMessage
     turn: int
@@ -107,7 +108,7 @@ def _question(log: DispatchLog, provider: ChannelProvider, now: datetime, *, is_
         claimed_at=log.claimed_at or log.created_at,
         provider_message_id=log.provider_message_id,
     )
-    return Question(log.pk, log.attempt, log.unconfirmed_at or now, provider, sent, log.verifications, is_last)
+    return Question(log.pk, log.attempt, log.unconfirmed_at or now, now, provider, sent, log.verifications, is_last)
 
 
 def _as_sent(log: DispatchLog) -> Message:
@@ -129,10 +130,9 @@ def conclude(question: Question, answer: Verification, policy: VerifyPolicy, *, 
     if answer.presence == Presence.PRESENT:
         found = transitions.verified_present(question.log_id, attempt=question.attempt, message_id=answer.message_id)
         return Conclusion.PRESENT if found else Conclusion.OPEN
-    moment = now or database_now()
-    past_grace = moment - question.unconfirmed_at >= policy.grace
+    past_grace = question.asked_at - question.unconfirmed_at >= policy.grace
     if answer.presence == Presence.ABSENT and past_grace and question.provider.absence_is_proof:
-        back = transitions.verified_absent(question.log_id, attempt=question.attempt, now=moment)
+        back = transitions.verified_absent(question.log_id, attempt=question.attempt, now=now or database_now())
         return Conclusion.REQUEUED if back else Conclusion.OPEN
     if question.is_last:
         this_turn = DispatchLog.objects.unconfirmed().filter(pk=question.log_id, attempt=question.attempt, verifications=question.turn)

@@ -1,7 +1,7 @@
 """The statements of lanes.py one by one: who may claim what, which answer is believed, and what a death leaves behind."""
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -148,6 +148,19 @@ def test_the_daily_limit_counts_attempts_of_the_sessions_own_day(counted, day, c
 def test_a_metered_lane_takes_no_more_than_the_day_allows():
     ready(10, rate=1000, burst=8, session={"daily_limit": 3}, next_send_at=NOW - timedelta(minutes=1))
     assert len(take(ME, rows=8)) == 3
+
+
+def test_what_yesterday_claimed_and_today_gives_back_does_not_lengthen_today():
+    evening = datetime(2026, 6, 10, 23, 59, 50, tzinfo=UTC)
+    campaign = ready(10, rate=100, burst=8, next_send_at=evening - timedelta(minutes=1), session={"daily_limit": 5})
+    owner = uuid4()
+    yesterdays = take(owner, rows=2, now=evening)
+    todays = take(owner, rows=3, now=evening + timedelta(seconds=15))
+    assert (len(yesterdays), len(todays), lane_of(campaign).day_count) == (2, 3, 3)
+    bring_back(yesterdays, UNSENT, now=evening + timedelta(seconds=16))
+    assert lane_of(campaign).day_count == 3
+    bring_back(todays[:1], UNSENT, now=evening + timedelta(seconds=16))
+    assert lane_of(campaign).day_count == 2
 
 
 def test_an_origin_that_is_full_is_left_out_and_the_others_go_on():
