@@ -151,15 +151,15 @@ def test_a_metered_lane_takes_no_more_than_the_day_allows():
 
 
 def test_what_yesterday_claimed_and_today_gives_back_does_not_lengthen_today():
-    evening = datetime(2026, 6, 10, 23, 59, 50, tzinfo=UTC)
+    evening = datetime(2026, 6, 10, 23, 59, 59, 600_000, tzinfo=UTC)
     campaign = ready(10, rate=100, burst=8, next_send_at=evening - timedelta(minutes=1), session={"daily_limit": 5})
     owner = uuid4()
     yesterdays = take(owner, rows=2, now=evening)
-    todays = take(owner, rows=3, now=evening + timedelta(seconds=15))
+    todays = take(owner, rows=3, now=evening + timedelta(seconds=0.6))
     assert (len(yesterdays), len(todays), lane_of(campaign).day_count) == (2, 3, 3)
-    bring_back(yesterdays, UNSENT, now=evening + timedelta(seconds=16))
+    bring_back(yesterdays, UNSENT, now=evening + timedelta(seconds=0.7))
     assert lane_of(campaign).day_count == 3
-    bring_back(todays[:1], UNSENT, now=evening + timedelta(seconds=16))
+    bring_back(todays[:1], UNSENT, now=evening + timedelta(seconds=0.7))
     assert lane_of(campaign).day_count == 2
 
 
