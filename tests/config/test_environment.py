@@ -1,3 +1,4 @@
+import base64
 import os
 import re
 import stat
@@ -13,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from config import checks
 from config.environment import VARIABLES, Environment, new_credentials_key, new_secret_key
 
-KEY = Fernet.generate_key().decode()
+KEY = base64.urlsafe_b64encode(bytes(32)).decode()  # the same in every process of a run
 USABLE = {
     "SECRET_KEY": ["$starts-with-a-dollar"],
     "DEBUG": ["true", "False", "1", "off"],
