@@ -88,6 +88,7 @@ class Zygote:
         assert self._process.stdin is not None
         self._count += 1
         log = self._folder / f"{role}-{self._count}.log"
+        log.touch()  # the child opens it in its own time; whoever reads it before finds it empty
         with self._news:
             self._process.stdin.write((json.dumps({"role": role, "log": str(log), **order}) + "\n").encode())
             self._process.stdin.flush()
