@@ -51,10 +51,6 @@ class Recovered:
     def as_dict(self) -> dict[str, int]:
         return {name: value for name, value in asdict(self).items() if name != "sessions"}
 
-    @property
-    def found_something(self) -> bool:
-        return any(self.as_dict().values())
-
 
 def host_identity() -> str:
     """This boot of this machine, and this pid namespace: only where both are equal does a pid mean the same process."""

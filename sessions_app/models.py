@@ -3,7 +3,7 @@
 import json
 import uuid
 import zoneinfo
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,11 +26,6 @@ def validate_time_zone(name: str) -> None:
 
 def default_time_zone() -> str:
     return settings.TIME_ZONE
-
-
-class SessionQuerySet(models.QuerySet["Session"]):
-    def named(self, names: Iterable[str]) -> "SessionQuerySet":
-        return self.filter(name__in=names)
 
 
 class Session(models.Model):
@@ -60,8 +55,6 @@ class Session(models.Model):
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
-
-    objects = SessionQuerySet.as_manager()
 
     class Meta:
         ordering = ["name"]

@@ -24,9 +24,6 @@ class CampaignStepQuerySet(models.QuerySet["CampaignStep"]):
         """Steps that have a time and have not begun it, the earliest first."""
         return self.filter(next_run_at__isnull=False).order_by("next_run_at", "order")
 
-    def not_reached(self) -> "CampaignStepQuerySet":
-        return self.filter(status=CampaignStep.Status.PENDING)
-
 
 class CampaignStep(models.Model):
     class Status(models.TextChoices):
