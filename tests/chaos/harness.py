@@ -14,7 +14,7 @@ from sessions_app.sandbox import Sandbox
 from sessions_app.sandbox.faults import KINDS
 from tests.chaos import verdict
 from tests.chaos.database import Server, bouncer
-from tests.chaos.plan import FAULTY, FREEZE, KILL_EVERY, LONG_FREEZE, Plan
+from tests.chaos.plan import AT_ONCE, FAULTY, FREEZE, KILL_EVERY, LONG_FREEZE, Plan
 from tests.chaos.processes import Child, Zygote
 from tests.chaos.verdict import Figures
 
@@ -42,6 +42,8 @@ class Ground:
         with Zygote(self.place, self.server.url(TEMPLATE)) as zygote:
             done = zygote.run("command", command=["migrate", "--verbosity", "0"])
             assert done.code == 0, done.log.read_text()
+        with self.server.connect(TEMPLATE) as connection:
+            connection.execute(verdict.WATCH.encode())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -153,6 +155,9 @@ class Chaos:
             not_planned=[row["address"] for row in rows(self.database, verdict.NOT_PLANNED)],
             still_open=[row["what"] for row in rows(self.database, verdict.OPEN)],
             long_thaws=self.long_thaws,
+        )
+        figures.must_be_none["in doubt through more than a blow can do"] = verdict.lost_without_cause(
+            rows(self.database, verdict.LOST), {child.pid: child.blows for child in self.everybody}, at_once=AT_ONCE
         )
         check = self.zygote.run("check")
         figures.must_be_none["invariants broken"] = [] if check.code == 0 else [check.log.read_text()[-3000:]]

@@ -9,6 +9,7 @@ FLOOR = 0.5  # between two messages of one human session; longer than a recovery
 FREEZE = (LEASE * 1.05, LEASE * 1.4)  # longer than a lease, shorter than lease + grace
 LONG_FREEZE = (LEASE + GRACE) * 1.2  # longer than both: the stated risk
 KILL_EVERY = (0.3, 0.9)
+AT_ONCE = 16  # calls of one process: its threads
 FAULTY = 0.3  # of the calls that send
 
 Kind = Literal["metered", "human", "gateway"]

@@ -22,6 +22,7 @@ class Child:
         self.log = log
         self.code: int | None = None
         self.told: set[str] = set()  # what was done to it
+        self.blows = 0  # how often it was killed or frozen
         self.frozen_until: float | None = None
 
     @property
@@ -31,6 +32,7 @@ class Child:
     def signal(self, number: signal.Signals) -> None:
         if self.runs:
             self.told.add(number.name)
+            self.blows += number in {signal.SIGKILL, signal.SIGSTOP}
             try:
                 os.kill(self.pid, number)
             except ProcessLookupError:

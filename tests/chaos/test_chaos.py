@@ -4,10 +4,11 @@ from random import SystemRandom
 
 import pytest
 
+from dispatch.engine import THREADS
 from sessions_app.sandbox.state import Accepted
 from tests.chaos import verdict
 from tests.chaos.harness import Ground
-from tests.chaos.plan import FLOOR, FREEZE, GRACE, LEASE, Lane, Plan, lanes
+from tests.chaos.plan import AT_ONCE, FLOOR, FREEZE, GRACE, LEASE, Lane, Plan, lanes
 
 pytestmark = pytest.mark.slow
 
@@ -75,6 +76,19 @@ def found(arrived: list[Accepted], *rows: tuple[str, str, str], thaws: tuple[flo
 )
 def test_each_figure_counts_what_it_says(arrived, rows, thaws, names):
     assert found(accepted(*arrived), *rows, thaws=thaws) == names
+
+
+@pytest.mark.parametrize(
+    ("lost", "blows", "is_fine"),
+    [(16, 1, True), (17, 1, False), (17, 2, True), (1, 0, False), (0, 0, True)],
+)
+def test_what_a_process_loses_at_a_blow_is_what_it_can_have_on_its_way(lost, blows, is_fine):
+    rows = [{"owner": "a", "pid": 7, "lost": lost}, {"owner": "b", "pid": 8, "lost": 16}]
+    assert (verdict.lost_without_cause(rows, {7: blows, 8: 1}, at_once=16) == []) == is_fine
+
+
+def test_a_process_has_as_many_on_its_way_as_it_has_threads():
+    assert AT_ONCE == THREADS
 
 
 def test_freezes_are_longer_than_a_lease_and_shorter_than_what_verification_waits_for():

@@ -23,6 +23,19 @@ UNION ALL SELECT 'run ' || id || ' ' || status FROM dispatch_run WHERE status = 
 UNION ALL SELECT 'message ' || id || ' ' || status FROM dispatch_dispatchlog WHERE status IN ('PENDING', 'SENDING')
 UNION ALL SELECT 'lane ' || session_id || ' is held' FROM dispatch_lane WHERE owner IS NOT NULL
 """
+# Who had claimed a message is written down by a trigger of the run's own: a recovery takes the owner off the lane.
+WATCH = """
+CREATE TABLE chaos_claim (session_id bigint, token bigint, owner uuid, PRIMARY KEY (session_id, token));
+CREATE FUNCTION chaos_watch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN INSERT INTO chaos_claim VALUES (NEW.session_id, NEW.token, NEW.owner); RETURN NULL; END $$;
+CREATE TRIGGER chaos_watch AFTER UPDATE ON dispatch_lane FOR EACH ROW
+WHEN (NEW.token <> OLD.token AND NEW.owner IS NOT NULL) EXECUTE FUNCTION chaos_watch();
+"""
+LOST = """
+SELECT c.owner::text, h.pid, count(*)::int AS lost
+FROM dispatch_attempt a LEFT JOIN chaos_claim c USING (session_id, token) LEFT JOIN dispatch_heartbeat h ON h.uuid = c.owner
+WHERE a.outcome = 'LOST' GROUP BY 1, 2
+"""
 ATTEMPTS = "SELECT outcome, count(*)::int AS n FROM dispatch_attempt GROUP BY 1"
 AFTER_A_THAW = 1.0  # seconds: what a process that was frozen past the grace sends before it looks at the clock again
 
@@ -100,6 +113,19 @@ def judge(
         "twice, after a freeze past the grace": sum(is_late(address) for address in doubled),
     }
     return figures
+
+
+def lost_without_cause(lost: Sequence[dict[str, Any]], blows: dict[int, int], *, at_once: int) -> list[str]:
+    """A message is in doubt through a death only if it was on its way in a process at one of its kills or freezes.
+
+    `lost`: for each owner its pid and how many; `blows`: by pid how often it was killed or frozen; `at_once`: what a process has on its way
+    at most.
+    """
+    return [
+        f"process {row['pid']} ({row['owner']}) lost {row['lost']} at {blows.get(row['pid'], 0)} blows"
+        for row in lost
+        if row["lost"] > at_once * blows.get(row["pid"], 0)
+    ]
 
 
 def describe(address: str, times: dict[str, list[float]], status: dict[str, str]) -> str:

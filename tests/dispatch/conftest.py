@@ -7,11 +7,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from campaigns.models import Campaign
-from dispatch.doctor import examine
 from dispatch.engine import Engine
 from dispatch.models import DispatchLog, Lane
 from dispatch.scheduler import run_until_idle
 from dispatch.verification import VerifyPolicy
+from tests.dispatch.invariants import broken
 from tests.factories import make_campaign, make_recipients, make_session, make_step
 from tests.fakes import FakeProvider
 
@@ -71,13 +71,7 @@ def drive() -> Iterator[Drive]:
     engine = make_engine()
     yield Drive(engine, [])
     engine.close()
-    assert broken(engine) == []
-
-
-def broken(engine: Engine) -> list[str]:
-    """What the doctor finds at the end of a test. What is due may be left untaken there: nobody is at work any more."""
-    findings = examine(now=engine.now, everything=True, lease_time=engine.lease)
-    return [f"{f.check.key}: {example}" for f in findings if f.check.key != "taken-when-due" for example in f.examples]
+    assert broken(now=engine.now, lease_time=engine.lease) == []
 
 
 def make_engine(owner: UUID | None = None, **changes) -> Engine:

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection
 
 from campaigns.models import Campaign
-from dispatch import lanes, outcomes
+from dispatch import doctor, lanes, outcomes
 from dispatch.lanes import Claimed, Settlement
 from dispatch.models import DispatchLog, Lane, Run
 from sessions_app import pacing
@@ -40,6 +40,12 @@ def assert_sum_rule(*campaigns: Campaign) -> None:
         assert lane.in_flight == in_flight[lane.pk]
         assert lane.in_flight <= lane.burst
         assert (lane.owner is not None) == (lane.lease_expires_at is not None) == (lane.in_flight > 0)
+
+
+def broken(**scope: Any) -> list[str]:
+    """What the doctor finds at the end of a test. What is due may be left untaken there: nobody is at work any more."""
+    findings = doctor.examine(everything=True, **scope)
+    return [f"{f.check.key}: {example}" for f in findings if f.check.key != "taken-when-due" for example in f.examples]
 
 
 def ready(people: int = 3, *, rate: float | None = None, burst: int = 1, session: dict[str, Any] | None = None, **lane: Any) -> Campaign:

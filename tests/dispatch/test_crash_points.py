@@ -23,7 +23,7 @@ from campaigns import transitions
 from campaigns.models import Campaign
 from dispatch.models import DispatchLog
 from sessions_app.sandbox import Sandbox
-from tests.dispatch.invariants import assert_sum_rule
+from tests.dispatch.invariants import assert_sum_rule, broken
 from tests.factories import make_campaign, make_recipients, make_session, make_step
 from tests.processes import environment, until
 
@@ -116,6 +116,7 @@ def kill(sandbox: Sandbox, runner: Runner, kill_at: int, *, how: str, people: in
     assert Campaign.objects.get(pk=campaign.pk).status == Campaign.Status.COMPLETED
     assert set(DispatchLog.objects.filter(campaign=campaign).values_list("status", flat=True)) == {"SENT"}
     assert_sum_rule(campaign)
+    assert broken() == []
     return code == KILLED
 
 

@@ -111,6 +111,7 @@ def start(place, tmp_path) -> Iterator[Callable[..., processes.Process]]:
             return process
 
         yield scheduler
+    place.manage("doctor", "--all")
 
 
 @pytest.fixture

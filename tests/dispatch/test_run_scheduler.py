@@ -22,7 +22,7 @@ from dispatch.scheduler import run_pass
 from dispatch.stopping import StopFlag
 from sessions_app.models import Session
 from sessions_app.sandbox import Sandbox
-from tests.dispatch.invariants import assert_sum_rule
+from tests.dispatch.invariants import assert_sum_rule, broken
 from tests.factories import make_campaign, make_lane, make_recipients, make_session, make_step
 from tests.processes import manage, processes, until
 
@@ -48,6 +48,7 @@ def start(tmp_path):
             return process
 
         yield scheduler
+    assert broken() == []
 
 
 def make_ready(

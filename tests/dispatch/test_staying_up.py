@@ -26,7 +26,7 @@ from sessions_app.pacing import Metered, human_of
 from sessions_app.providers.base import ErrorCode, Presence, SendResult, SessionCheck, SessionState, Verification
 from sessions_app.sandbox import Sandbox
 from tests.dispatch.conftest import START, Drive, make_ready, statuses
-from tests.dispatch.invariants import assert_sum_rule
+from tests.dispatch.invariants import assert_sum_rule, broken
 from tests.factories import make_session
 from tests.fakes import FakeMetered, FakeProvider
 from tests.processes import processes, until
@@ -293,6 +293,7 @@ def marked(test: Callable[..., None]) -> Callable[..., None]:
 def start(tmp_path):
     with processes(tmp_path) as run:
         yield lambda **variables: run("run_scheduler", "--interval", "0.2", **variables)
+    assert broken() == []
 
 
 def on(sandbox: Sandbox, name: str, *, people: int, channel: str = "sandbox", rate: float | None = None) -> Campaign:
