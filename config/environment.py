@@ -26,6 +26,13 @@ def _text(value: str) -> str:
     return value
 
 
+def _token(value: str) -> str:
+    """Sent in a header, so it has no spaces; long enough that nobody guesses it."""
+    if value and (len(value) < 16 or not value.isprintable() or " " in value):
+        raise ValueError("it must have 16 characters or more, and no spaces: python -c 'import secrets; print(secrets.token_urlsafe(32))'")
+    return value
+
+
 def _bool(value: str) -> bool:
     """Stricter than django-environ, which takes every unknown word for False: DEBUG=ture must not pass."""
     known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
@@ -41,6 +48,10 @@ def _whole_number(at_least: int) -> Parse:
         return int(value)
 
     return parse
+
+
+def _whole_number_or_none(value: str) -> int | None:
+    return _whole_number(at_least=1)(value) if value else None
 
 
 def _one_of(*allowed: str) -> Parse:
@@ -125,6 +136,14 @@ def _email_url(value: str) -> str:
     return value
 
 
+def _apprise_urls(value: str) -> list[str]:
+    """Separated by spaces or commas before the next scheme: an Apprise URL may hold commas of its own. The messages never repeat one."""
+    urls = [part.strip() for part in re.split(r"[\s,]+(?=[A-Za-z][A-Za-z0-9+.-]*://)", value) if part.strip()]
+    if not all(re.match(r"[A-Za-z][A-Za-z0-9+.-]*://.", url) for url in urls):
+        raise ValueError("each must be an Apprise URL such as mailto://user:password@example.org or slack://a/b/c")
+    return urls
+
+
 def _web_urls(value: str) -> list[str]:
     return [_web_url(part) for part in _list(value)]
 
@@ -157,6 +176,23 @@ VARIABLES: dict[str, tuple[str, Parse]] = {
     "SEND_DEADLINE_SECONDS": ("30", _whole_number(at_least=1)),
     "RECOVERY_POLICY": ("pause", _one_of("pause", "continue")),
     "ENGINE_DRIVER": ("service", _one_of("service", "schedule")),
+    "CAMPAIGN_RETRY_JOB_TOKEN": ("", _token),
+    "CAMPAIGN_RETRY_JOB_URL": ("", _web_url),
+    "CAMPAIGN_RETRY_ALLOW_QUERY_TOKEN": ("false", _bool),
+    "CAMPAIGN_RETRY_BATCH_SIZE": ("100", _whole_number(at_least=1)),
+    "CAMPAIGN_RETRY_MAX_CAMPAIGNS": ("20", _whole_number(at_least=1)),
+    "CAMPAIGN_RETRY_JOB_LOCK_TTL_SECONDS": ("300", _whole_number(at_least=10)),
+    "CAMPAIGN_RETRY_DAEMON_INTERVAL_SECONDS": ("300", _whole_number(at_least=1)),
+    "CAMPAIGN_RETRY_DAEMON_TIMEOUT_MS": ("30000", _whole_number(at_least=100)),
+    "CAMPAIGN_RETRY_TENANT_ID": ("", _text),
+    "CAMPAIGN_RETRY_CAMPAIGN_ID": ("", _whole_number_or_none),
+    "CAMPAIGN_RETRY_ALERT_WEBHOOK_URL": ("", _web_url),
+    "CAMPAIGN_RETRY_ALERT_ON_FAILURE": ("true", _bool),
+    "ALERT_URLS": ("", _apprise_urls),
+    "HEALTHCHECK_TOKEN": ("", _token),
+    "RETRY_WORKER_STALE_MINUTES": ("30", _whole_number(at_least=1)),
+    "WEBHOOK_FAILURE_RATE_THRESHOLD_PER_HOUR": ("20", _whole_number(at_least=1)),
+    "OPS_BASE_URL": ("http://127.0.0.1:8000", _web_url),
     "REDIS_URL": ("", _url("redis", "rediss", "unix")),
     "EMAIL_URL": ("", _email_url),
     "SENTRY_DSN": ("", _sentry_dsn),

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from django.db import DataError, connection
 
-from dispatch.outcomes import LaneEffect
+from dispatch.outcomes import RETRY_AFTER, LaneEffect
 from sessions_app.pacing import MAX_FAILURES_IN_A_ROW, MAX_INVALID_IN_A_ROW
 
 MOST_LANES_IN_ONE_STATEMENT = 64
@@ -150,7 +150,9 @@ WITH answer AS MATERIALIZED (
     provider_message_id = CASE WHEN w.message_id = '' THEN g.provider_message_id ELSE w.message_id END,
     sent_at = CASE WHEN w.verdict = 'SENT' THEN {NOW} END,
     unconfirmed_at = CASE WHEN w.verdict = 'UNCONFIRMED' THEN coalesce(g.unconfirmed_at, {NOW}) END,
-    verify_at = CASE WHEN w.verdict = 'UNCONFIRMED' THEN coalesce(g.verify_at, {NOW} + %(verify_after)s) END
+    verify_at = CASE WHEN w.verdict = 'UNCONFIRMED' THEN coalesce(g.verify_at, {NOW} + %(verify_after)s) END,
+    transients = g.transients + CASE WHEN w.code = 'TRANSIENT' THEN 1 ELSE 0 END,
+    retry_at = CASE WHEN w.code = 'TRANSIENT' THEN {NOW} + (%(retry_after)s::interval[])[g.transients + 1] END
   FROM was w WHERE g.id = w.id AND g.id = ANY (%(log)s::bigint[])
   RETURNING g.id
 ), tried AS (
@@ -366,6 +368,7 @@ def settle(
         "runs": sorted({s.claimed.run_id for s in settlements if s.claimed.run_id is not None}),
         "p_session": lanes,
         "verify_after": verify_after,
+        "retry_after": list(RETRY_AFTER),
         "now": now,
     }
     for name in (

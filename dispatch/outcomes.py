@@ -7,7 +7,7 @@ DISCONNECTED        PENDING       shut                          PAUSED, session 
 MISCONFIGURED       PENDING       shut                          PAUSED
 INVALID_RECIPIENT   FAILED        20 in a row shut it           PAUSED then: the list looks wrong
 FATAL               FAILED        5 in a row shut it            PAUSED then
-TRANSIENT           FAILED        5 in a row shut it            PAUSED then
+TRANSIENT           FAILED        5 in a row shut it            PAUSED then; the retry job may queue it again after RETRY_AFTER
 UNCONFIRMED         UNCONFIRMED   5 in a row shut it            PAUSED then
 (unsent)            PENDING       as if it had not been claimed goes on
 """
@@ -22,6 +22,9 @@ from typing import NamedTuple, assert_never
 from sessions_app import pacing as rules
 from sessions_app.providers.base import Answer, ErrorCode, SendResult
 
+# How long a TRANSIENT failure waits for its next try, by how many there were before. After the last of them it stays FAILED.
+RETRY_AFTER = (timedelta(minutes=5), timedelta(minutes=30))
+MOST_TRANSIENTS = len(RETRY_AFTER) + 1
 UNSENT = "UNSENT"
 ACCEPTED = "ACCEPTED"
 

@@ -1,4 +1,5 @@
-"""Every way a message leaves SENDING or UNCONFIRMED outside the settle, and every way a waiting one is taken out by hand.
+"""Every way a message leaves SENDING or UNCONFIRMED outside the settle, every way a waiting one is taken out by hand, and the way back of
+one that failed and is worth another try.
 
 By evidence (the provider was asked), by a person, or by what a person chose for the campaign beforehand; never by guessing. Each verb
 locks campaign, run and message in this order, ids ascending, moves the run's counters with the rows, and reopens what was completed when a
@@ -71,7 +72,7 @@ def _lock_those_in(status: DispatchLog.Status, log_ids: Collection[int]) -> list
     rows = DispatchLog.objects.filter(pk__in=log_ids, status=status)
     owners = list(rows.order_by().values_list("campaign_id", "run_id").distinct())
     _lock_owners({campaign for campaign, _ in owners}, {run for _, run in owners})
-    return list(rows.select_for_update(no_key=True).only("pk", "status", "campaign_id", "run_id").order_by("pk"))
+    return list(rows.select_for_update(no_key=True).only("pk", "status", "campaign_id", "run_id", "decided_by").order_by("pk"))
 
 
 def _move(logs: Sequence[DispatchLog], target: DispatchLog.Status, **changes: object) -> None:
@@ -79,7 +80,7 @@ def _move(logs: Sequence[DispatchLog], target: DispatchLog.Status, **changes: ob
     if not logs:
         return
     origin = S(logs[0].status)
-    changes = {"verify_at": None, "unconfirmed_at": None, **changes}
+    changes = {"verify_at": None, "unconfirmed_at": None, "retry_at": None, **changes}
     DispatchLog.objects.filter(pk__in=[log.pk for log in logs]).update(status=target, **changes)
     _count(Counter(log.run_id for log in logs if log.run_id is not None), origin, target)
     for campaign in _campaigns_of(logs).filter(status=Campaign.Status.COMPLETED):
@@ -165,6 +166,22 @@ def give_up(log_id: int, *, by: str) -> None:
 def remove(log_id: int, *, by: str) -> None:
     """PENDING -> SKIPPED: one waiting message is taken out by hand."""
     _decide_one(REMOVE, log_id, by=by)
+
+
+# -- another try ---------------------------------------------------------------------------------------------------------------
+
+
+def queue_again(log_ids: Collection[int], *, reason: str, now: datetime) -> int:
+    """FAILED -> PENDING, where nobody decided that it failed and its campaign can still send. Returns how many were queued.
+
+    Nothing is sent here: they take their turn in their lane, a completed campaign takes its turn on the session, a paused one stays paused.
+    """
+    with transaction.atomic():
+        logs = [log for log in _lock_those_in(S.FAILED, log_ids) if not log.decided_by]
+        over = set(_campaigns_of(logs).filter(status__in=[Campaign.Status.FAILED, Campaign.Status.DRAFT]).values_list("pk", flat=True))
+        logs = [log for log in logs if log.campaign_id not in over]
+        _back_to_pending(logs, reason, now)
+        return len(logs)
 
 
 # -- evidence ------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
+from dispatch.models.alert import Alert
 from dispatch.models.heartbeat import Heartbeat
+from dispatch.models.job import Job, JobAnswer
 from dispatch.models.lane import Lane
 from dispatch.models.log import Attempt, DispatchLog
 from dispatch.models.run import Run
+from dispatch.models.webhook import WebhookEvent
 
-__all__ = ["Attempt", "DispatchLog", "Heartbeat", "Lane", "Run"]
+__all__ = ["Alert", "Attempt", "DispatchLog", "Heartbeat", "Job", "JobAnswer", "Lane", "Run", "WebhookEvent"]

@@ -32,6 +32,7 @@ class Heartbeat(models.Model):
     last_pass_at = models.DateTimeField(null=True)
     stopped_at = models.DateTimeField(null=True)  # cleanly
     recovered_at = models.DateTimeField(null=True)  # its death was seen to
+    measures = models.JSONField(default=dict)  # what this process has counted since it started, for /metrics
 
     objects = HeartbeatQuerySet.as_manager()
 

@@ -25,6 +25,12 @@ class DispatchLogQuerySet(models.QuerySet["DispatchLog"]):
     def to_verify(self, now: datetime) -> "DispatchLogQuerySet":
         return self.unconfirmed().filter(verify_at__lte=now).order_by("verify_at")
 
+    def to_retry(self, now: datetime) -> "DispatchLogQuerySet":
+        """FAILED, worth another try, and waited long enough; of campaigns that can still send, to people that are still there."""
+        over = [Campaign.Status.FAILED, Campaign.Status.DRAFT]
+        waited = self.filter(status=DispatchLog.Status.FAILED, retry_at__lte=now, recipient__isnull=False, run__isnull=False)
+        return waited.exclude(campaign__status__in=over).order_by("retry_at")
+
     def left_open(self, before: datetime) -> "DispatchLogQuerySet":
         """Unconfirmed since before then, never to be asked about again, in campaigns that do not leave it to a person.
 
@@ -76,6 +82,8 @@ class DispatchLog(models.Model):
     http_status = models.PositiveSmallIntegerField(null=True)
     verify_at = models.DateTimeField(null=True)  # UNCONFIRMED: when the provider is asked next; null: no more
     verifications = models.PositiveSmallIntegerField(default=0)
+    transients = models.PositiveSmallIntegerField(default=0, db_default=0)  # how many of its attempts ended TRANSIENT
+    retry_at = models.DateTimeField(null=True)  # FAILED: from when on the retry job may queue it again; null: never
     decided_by = models.CharField(
         max_length=150, blank=True, default=""
     )  # who decided an unconfirmed or waiting message: a person, or DEFAULT
@@ -118,6 +126,8 @@ class DispatchLog(models.Model):
                 condition=Q(status="UNCONFIRMED", verify_at__isnull=True, run__isnull=False),
                 name="log_left_open",
             ),
+            # the retry job: what failed and is worth another try
+            models.Index(fields=["retry_at"], condition=Q(status="FAILED", retry_at__isnull=False), name="log_to_retry"),
             # the sweep of rows whose person was deleted
             models.Index(fields=["campaign"], condition=Q(status="PENDING", kind="MESSAGE", recipient__isnull=True), name="log_orphaned"),
             # the admin: one campaign's rows by outcome, newest first
