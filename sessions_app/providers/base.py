@@ -4,6 +4,8 @@ A provider translates: our message into the vendor's call, and the vendor's answ
 retry or guess. `send` returns expected failures; an exception is a bug, and the engine counts it as UNCONFIRMED.
 """
 
+import hashlib
+import json
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -58,6 +60,7 @@ class SendResult:
     detail: str = ""  # the vendor's words, scrubbed of secrets and of the message
     retry_after: timedelta | None = None  # what the provider asked for, with RATE_LIMIT
     http_status: int | None = None
+    one_recipient: bool = False  # RATE_LIMIT that is about this person alone: the message waits, the others go on
 
     @classmethod
     def accepted(cls, message_id: str = "", *, http_status: int | None = None) -> "SendResult":
@@ -66,6 +69,13 @@ class SendResult:
     @classmethod
     def refused(cls, code: ErrorCode, detail: str, *, retry_after: timedelta | None = None, http_status: int | None = None) -> "SendResult":
         return cls(Answer.REFUSED, code=code, detail=detail, retry_after=retry_after, http_status=http_status)
+
+    @classmethod
+    def deferred(cls, detail: str, *, retry_after: timedelta, http_status: int | None = None) -> "SendResult":
+        """The channel takes no more for this person for a while: the message goes to the back of the queue, and nothing else waits."""
+        return cls(
+            Answer.REFUSED, code=ErrorCode.RATE_LIMIT, detail=detail, retry_after=retry_after, http_status=http_status, one_recipient=True
+        )
 
     @classmethod
     def unsent(cls, detail: str) -> "SendResult":
@@ -85,6 +95,9 @@ class Message:
     template_name: str = ""
     template_language: str = ""
     template_components: tuple[Any, ...] = ()
+    subject: str = ""  # e-mail; a title where a channel has one
+    html: str = ""  # e-mail: the same as `text`, for those who see it; values that were filled in are escaped
+    filename: str = ""  # of a document, as the recipient sees it; "": the last part of the URL
 
     @property
     def body(self) -> str:
@@ -138,6 +151,128 @@ class SessionCheck:
     detail: str = ""
 
 
+@dataclass(frozen=True)
+class WebhookRequest:
+    """What arrived at /api/webhooks/<session uuid>/, before anybody looked at it."""
+
+    method: str
+    url: str  # as the outside sees it, with scheme, host and query: some vendors sign it
+    headers: Mapping[str, str] = field(repr=False)  # names in lower case
+    query: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class WebhookItem:
+    """One thing that happened. A request may carry many; each is stored, applied and, if it must be, failed on its own."""
+
+    event_id: str  # the same for the same thing however often it is told, and at most 200 characters; `event_id_of` where there is none
+    kind: str  # as the vendor calls it
+    payload: Mapping[str, Any]  # JSON-ready; all that `read_event` needs
+
+
+@dataclass(frozen=True)
+class WebhookAnswer:
+    """What the vendor is answered, with status 200."""
+
+    items: tuple[WebhookItem, ...] = ()
+    body: str = ""  # a challenge that is to be repeated
+    content_type: str = "text/plain"
+
+
+class WebhookRefused(Exception):
+    """Not from the vendor, not for us, or not readable. `str()` is for our log: no secrets, nothing of the body. Status 401, 400 or 405."""
+
+    def __init__(self, detail: str, *, status: int = 401) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class ReceiptState(StrEnum):
+    ACCEPTED = "ACCEPTED"  # the channel's server has it: settles a message whose outcome is unknown
+    DELIVERED = "DELIVERED"
+    READ = "READ"
+    FAILED = "FAILED"  # accepted first, and refused after all
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What became of a message, named by the id that `send` returned or by our own reference where the vendor repeats it."""
+
+    state: ReceiptState
+    at: datetime
+    message_id: str = ""
+    client_ref: uuid.UUID | None = None
+    code: ErrorCode | None = None  # with FAILED
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Inbound:
+    """A message from a person to the session."""
+
+    sender: str  # in the form of the channel's addresses
+    at: datetime
+    text: str = ""
+    message_id: str = ""
+    name: str = ""
+    message_type: str = "TEXT"
+    needs_resolving: bool = False  # `sender` is an id that hides the number: `resolve_sender` may know it
+
+
+@dataclass(frozen=True)
+class StateReport:
+    """The session changed by itself."""
+
+    check: SessionCheck
+
+
+Event = Receipt | Inbound | StateReport
+
+
+class Reach(StrEnum):
+    FOUND = "FOUND"
+    NOT_FOUND = "NOT_FOUND"  # the channel was asked, answered, and knows nobody there
+    UNKNOWN = "UNKNOWN"  # could not be asked, or did not say: never taken for NOT_FOUND
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Where a message for an address really has to go."""
+
+    reach: Reach
+    address: str = ""  # with FOUND: the one to send to
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """What a person needs to connect the session with their phone: one of the two, or neither when `check` says why."""
+
+    check: SessionCheck
+    qr_png: bytes = field(default=b"", repr=False)
+    code: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A group or a contact that can be picked as a recipient."""
+
+    address: str
+    name: str
+    is_group: bool = False
+    members: int | None = None
+
+
+class NotPossible(Exception):
+    """The channel was asked for something and did not do it. `str()` is a sentence for the person who asked, without secrets."""
+
+
+def event_id_of(*parts: Any) -> str:
+    """An id for what a vendor gives none: a hash over what makes the thing itself, never over when it was told."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
 class Deadline:
     """The moment past which no first byte of a message may leave, on a clock that a suspended machine does not stop."""
 
@@ -181,6 +316,12 @@ class ChannelProvider(ABC):
     credentials_form: ClassVar[type[forms.Form]] = NoSettings  # secrets: stored encrypted, never shown again
     can_verify: ClassVar[bool] = False
     absence_is_proof: ClassVar[bool] = False  # True: `verify` answering ABSENT past the grace means it never left
+    takes_webhooks: ClassVar[bool] = False  # `accept_webhook` and `read_event` do something
+    receipts: ClassVar[frozenset[ReceiptState]] = frozenset()  # what its webhooks tell about a message
+    takes_replies: ClassVar[bool] = False  # its webhooks bring what people write back
+    resolves_addresses: ClassVar[bool] = False  # `resolve_address` must be asked before the first message to an address
+    can_pair: ClassVar[bool] = False  # a person connects it with a phone: `pair` and `manage`
+    lists_chats: ClassVar[bool] = False  # `list_chats` knows groups or contacts
 
     def __init__(self, config: SessionConfig) -> None:
         self.config = config
@@ -209,3 +350,38 @@ class ChannelProvider(ABC):
     def verify(self, sent: SentMessage, deadline: Deadline) -> Verification:
         """Whether an attempt with unknown outcome arrived. Read-only; may be asked often."""
         return Verification(Presence.UNKNOWN, detail=f"{self.label} cannot be asked")
+
+    def accept_webhook(self, request: WebhookRequest) -> WebhookAnswer:
+        """Check the signature on the raw bytes, then cut the request into items. No network, no waiting. Raises WebhookRefused.
+
+        After a good signature, an item that nobody understands is no error: it is kept with its kind, and ignored later.
+        """
+        raise WebhookRefused(f"{self.label} takes no webhooks", status=405)
+
+    def read_event(self, item: WebhookItem) -> list[Event]:
+        """What an item means; [] for nothing. Called later than `accept_webhook`, in another process; no network. May raise ValueError."""
+        return []
+
+    def set_webhook(self, url: str, deadline: Deadline) -> None:
+        """Have the vendor call this address. Raises NotPossible; the default is for vendors where a person enters it."""
+        raise NotPossible(f"Enter this address at {self.label} by hand: {url}")
+
+    def resolve_address(self, address: str, deadline: Deadline) -> Resolution:
+        """Whether the channel knows the address, and where it is reached. It leaves the session as a message does: paced as one."""
+        return Resolution(Reach.FOUND, address)
+
+    def resolve_sender(self, sender: str, deadline: Deadline) -> str:
+        """The address behind an id that hides it; "" when the channel does not say."""
+        return ""
+
+    def pair(self, deadline: Deadline, *, phone: str = "") -> Pairing:
+        """The QR code of this moment, or with `phone` a code to be typed in there. Asked again and again until it is connected."""
+        return Pairing(self.check_session(deadline))
+
+    def manage(self, verb: str, deadline: Deadline) -> SessionCheck:
+        """One of create, start, stop, restart, logout at the vendor, and the state after it. Raises NotPossible."""
+        raise NotPossible(f"{self.label} has nothing to {verb}.")
+
+    def list_chats(self, deadline: Deadline, *, groups: bool, search: str = "", offset: int = 0, limit: int = 50) -> list[Chat]:
+        """One page of groups, or of contacts. Raises NotPossible."""
+        raise NotPossible(f"{self.label} has no list of chats.")
