@@ -120,8 +120,9 @@ RETURNING l.session_id
 SETTLE = f"""
 WITH answer AS MATERIALIZED (
   SELECT * FROM unnest(%(log)s::bigint[], %(attempt)s::int[], %(token)s::bigint[], %(session)s::bigint[], %(verdict)s::text[],
-                       %(code)s::text[], %(message_id)s::text[], %(error)s::text[], %(http)s::int[], %(body)s::text[])
-    AS a(log_id, attempt, token, session_id, verdict, code, message_id, error, http, body)
+                       %(code)s::text[], %(message_id)s::text[], %(error)s::text[], %(http)s::int[], %(body)s::text[],
+                       %(defer)s::interval[])
+    AS a(log_id, attempt, token, session_id, verdict, code, message_id, error, http, body, defer)
 ), run AS MATERIALIZED (
   SELECT r.id, r.sent, r.failed, r.unconfirmed, r.skipped FROM dispatch_run r
   WHERE r.id = ANY (%(runs)s::bigint[]) ORDER BY r.id FOR NO KEY UPDATE
@@ -146,7 +147,9 @@ WITH answer AS MATERIALIZED (
 ), settled AS (
   UPDATE dispatch_dispatchlog g SET
     status = w.verdict, body = coalesce(w.body, g.body), reason = '',
-    error_code = CASE WHEN w.verdict = 'SENT' OR w.code = 'UNSENT' THEN '' ELSE w.code END, error_text = w.error, http_status = w.http,
+    available_at = CASE WHEN w.defer IS NULL THEN g.available_at ELSE {NOW} + w.defer END,
+    error_code = CASE WHEN w.verdict = 'SENT' OR w.code IN ('UNSENT', 'CHECKED') THEN '' ELSE w.code END,
+    error_text = w.error, http_status = w.http,
     provider_message_id = CASE WHEN w.message_id = '' THEN g.provider_message_id ELSE w.message_id END,
     sent_at = CASE WHEN w.verdict = 'SENT' THEN {NOW} END,
     unconfirmed_at = CASE WHEN w.verdict = 'UNCONFIRMED' THEN coalesce(g.unconfirmed_at, {NOW}) END,
@@ -296,6 +299,7 @@ class Settlement:
     error: str
     http_status: int | None
     body: str | None
+    defer: timedelta | None = None  # the row waits this long, and the others do not
 
 
 class Lost(NamedTuple):
@@ -365,6 +369,7 @@ def settle(
         "error": [s.error for s in settlements],
         "http": [s.http_status for s in settlements],
         "body": [s.body for s in settlements],
+        "defer": [s.defer for s in settlements],
         "runs": sorted({s.claimed.run_id for s in settlements if s.claimed.run_id is not None}),
         "p_session": lanes,
         "verify_after": verify_after,

@@ -3,6 +3,8 @@
 code                message       lane                          campaign
 accepted            SENT          streaks end                   goes on
 RATE_LIMIT          PENDING       cools down, same row first    goes on
+ of one recipient   PENDING later goes on                       goes on
+ number checked     PENDING       waits as after a message      goes on
 DISCONNECTED        PENDING       shut                          PAUSED, session marked
 MISCONFIGURED       PENDING       shut                          PAUSED
 INVALID_RECIPIENT   FAILED        20 in a row shut it           PAUSED then: the list looks wrong
@@ -27,6 +29,7 @@ RETRY_AFTER = (timedelta(minutes=5), timedelta(minutes=30))
 MOST_TRANSIENTS = len(RETRY_AFTER) + 1
 UNSENT = "UNSENT"
 ACCEPTED = "ACCEPTED"
+CHECKED = "CHECKED"
 
 
 class Streak(StrEnum):
@@ -52,8 +55,12 @@ def outcome_of(result: SendResult) -> Outcome:
             return Outcome("SENT", ACCEPTED, Streak.ENDS)
         case Answer.UNSENT:
             return Outcome("PENDING", UNSENT, Streak.NONE)
+        case Answer.CHECKED:
+            return Outcome("PENDING", CHECKED, Streak.NONE)
         case Answer.REFUSED:
             assert result.code is not None
+            if result.one_recipient:
+                return Outcome("PENDING", result.code, Streak.NONE)
             return _refused(result.code)
         case _:
             assert_never(result.answer)

@@ -48,6 +48,7 @@ class Answer(StrEnum):
     ACCEPTED = "ACCEPTED"
     REFUSED = "REFUSED"
     UNSENT = "UNSENT"  # not a byte left this process: the row is given back as if it had never been claimed
+    CHECKED = "CHECKED"  # the engine's own: its turn was spent on asking where the address is reached; the message itself comes next
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,10 @@ class SendResult:
         return cls(
             Answer.REFUSED, code=ErrorCode.RATE_LIMIT, detail=detail, retry_after=retry_after, http_status=http_status, one_recipient=True
         )
+
+    @classmethod
+    def checked(cls, detail: str) -> "SendResult":
+        return cls(Answer.CHECKED, detail=detail)
 
     @classmethod
     def unsent(cls, detail: str) -> "SendResult":
@@ -243,6 +248,8 @@ class Resolution:
     reach: Reach
     address: str = ""  # with FOUND: the one to send to
     detail: str = ""
+    code: ErrorCode | None = None  # with UNKNOWN, where the session is the cause: RATE_LIMIT or DISCONNECTED
+    retry_after: timedelta | None = None  # with RATE_LIMIT
 
 
 @dataclass(frozen=True)
@@ -319,7 +326,6 @@ class ChannelProvider(ABC):
     takes_webhooks: ClassVar[bool] = False  # `accept_webhook` and `read_event` do something
     receipts: ClassVar[frozenset[ReceiptState]] = frozenset()  # what its webhooks tell about a message
     takes_replies: ClassVar[bool] = False  # its webhooks bring what people write back
-    resolves_addresses: ClassVar[bool] = False  # `resolve_address` must be asked before the first message to an address
     can_pair: ClassVar[bool] = False  # a person connects it with a phone: `pair` and `manage`
     lists_chats: ClassVar[bool] = False  # `list_chats` knows groups or contacts
 
@@ -365,6 +371,10 @@ class ChannelProvider(ABC):
     def set_webhook(self, url: str, deadline: Deadline) -> None:
         """Have the vendor call this address. Raises NotPossible; the default is for vendors where a person enters it."""
         raise NotPossible(f"Enter this address at {self.label} by hand: {url}")
+
+    def needs_resolving(self, address: str) -> bool:
+        """Whether `resolve_address` is to be asked before the first message to it. No network."""
+        return False
 
     def resolve_address(self, address: str, deadline: Deadline) -> Resolution:
         """Whether the channel knows the address, and where it is reached. It leaves the session as a message does: paced as one."""

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from dispatch.outcomes import UNSENT, effect_of, outcome_of
+from dispatch.outcomes import CHECKED, UNSENT, effect_of, outcome_of
 from sessions_app.pacing import human
 from sessions_app.providers.base import ErrorCode, SendResult
 from tests.fakes import refused
@@ -14,6 +14,7 @@ HUMAN = human(min_interval=8, max_interval=25, batch_size=10, batch_pause=120)
 OK = SendResult.accepted("id")
 GIVEN_BACK = SendResult.unsent("too late")
 T, F, U = refused(ErrorCode.TRANSIENT), refused(ErrorCode.FATAL), refused(ErrorCode.UNCONFIRMED)
+CHECK, DEFERRED = SendResult.checked("known"), SendResult.deferred("six seconds apart", retry_after=timedelta(seconds=6))
 INVALID, LIMIT = refused(ErrorCode.INVALID_RECIPIENT), refused(ErrorCode.RATE_LIMIT)
 
 
@@ -34,6 +35,15 @@ def test_every_code_has_an_outcome():
     }
     assert outcome_of(OK).status == "SENT"
     assert outcome_of(GIVEN_BACK)[:2] == ("PENDING", UNSENT)
+    assert outcome_of(CHECK)[:2] == ("PENDING", CHECKED)
+    assert outcome_of(DEFERRED)[:2] == ("PENDING", ErrorCode.RATE_LIMIT)
+
+
+@pytest.mark.parametrize("result", [CHECK, DEFERRED], ids=["check", "deferred"])
+def test_what_left_the_session_is_waited_after_like_a_message_and_counts_to_no_streak(result):
+    got = effect(result, before=3)
+    assert timedelta(seconds=8) <= got.wait <= timedelta(seconds=25)
+    assert not (got.unsent or got.failures or got.invalid or got.rate_limits or got.ends_streaks or got.ends_rate_limits or got.trouble)
 
 
 @pytest.mark.parametrize(
