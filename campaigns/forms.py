@@ -128,7 +128,7 @@ class StepForm(WallClockForm):
         if self.provider is not None and kind and kind not in self.provider.message_types:
             names = ", ".join(label for value, label in CampaignStep.Type.choices if value in self.provider.message_types)
             self.add_error("message_type", f"{self.provider.label} cannot send this type of message. It sends: {names}.")
-        for name in ("text", "caption"):
+        for name in ("text", "caption", "subject", "html", "filename"):
             for problem in rendering.check(self.cleaned_data.get(name) or ""):
                 self.add_error(name, str(problem))
         if kind in NEEDS_FILE and not self.cleaned_data.get("media_url") and "media_url" not in self.errors:
@@ -137,6 +137,16 @@ class StepForm(WallClockForm):
             self.add_error("template_name", "Give the name of the template.")
         if not isinstance(self.cleaned_data.get("template_components", []), list):
             self.add_error("template_components", "Write a list, as in [].")
+        if self.provider is not None:
+            self._check_what_the_channel_takes(self.provider)
+
+    def _check_what_the_channel_takes(self, provider: type[ChannelProvider]) -> None:
+        """What would be dropped in silence is refused here."""
+        for name in ("subject", "html", "filename"):
+            if self.cleaned_data.get(name) and name not in provider.takes:
+                self.add_error(name, f"{provider.label} does not send this. Leave it empty.")
+        if self.cleaned_data.get("caption") and self.cleaned_data.get("message_type") in provider.uncaptioned:
+            self.add_error("caption", f"{provider.label} sends this type without a caption. Leave it empty.")
 
     def _check_times(self) -> None:
         if self.instance.pk and self.instance.status != CampaignStep.Status.PENDING:

@@ -66,9 +66,17 @@ def _what_the_channel_takes(step: CampaignStep, provider: type[ChannelProvider])
     if MessageType(step.message_type) not in provider.message_types:
         known = ", ".join(sorted(provider.message_types))
         yield _error(f"{step}: {provider.label} cannot send {step.message_type}. It can send: {known}.")
-    longest = max(map(len, (step.text, step.caption)))
-    if provider.max_text_length is not None and longest > provider.max_text_length:
-        yield _warning(f"{step}: the text has {longest} characters, and {provider.label} takes {provider.max_text_length}. Shorten it.")
+    for name in ("subject", "html", "filename"):
+        if getattr(step, name) and name not in provider.takes:
+            yield _error(f"{step}: {provider.label} sends no {step._meta.get_field(name).verbose_name}. Empty that field.")
+    if provider.needs_subject and rendering.is_blank(step.subject):
+        yield _error(f"{step}: there is no subject. Write one.")
+    if step.caption and step.message_type in provider.uncaptioned:
+        yield _error(f"{step}: {provider.label} sends {step.get_message_type_display().lower()} without a caption. Empty that field.")
+    longest_caption = provider.max_text_length if provider.max_caption_length is None else provider.max_caption_length
+    for what, text, most in (("text", step.text, provider.max_text_length), ("caption", step.caption, longest_caption)):
+        if most is not None and len(text) > most:
+            yield _warning(f"{step}: the {what} has {len(text)} characters, and {provider.label} takes {most}. Shorten it.")
 
 
 def _floors(campaign: Campaign) -> Iterator[Finding]:

@@ -1,9 +1,10 @@
 """Text with holes -> the text for one person. Pure: a flat substitution, one pass over a dict of strings.
 
 `{{ name }}` or `{{ name|default:"there" }}`. Nothing else is a language here: no attributes, no tags, no other filter. What was filled in
-is never looked at again, so a recipient's data cannot name another variable. Escaping belongs to the channel's format, not to this module.
+is never looked at again, so a recipient's data cannot name another variable. Values are escaped where the text is HTML, and nowhere else.
 """
 
+import html
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -110,19 +111,32 @@ def render(text: str, values: Mapping[str, Any]) -> str:
 
 def texts_of(message: Message) -> Iterator[str]:
     """Every text of a message that may have holes."""
-    yield message.text
-    yield message.caption
+    yield from (message.text, message.caption, message.subject, message.html, message.filename)
     yield from _strings(message.template_components)
 
 
 def render_message(message: Message, values: Mapping[str, Any]) -> Message:
-    """The message for one person: text, caption and all strings inside the template's components. Raises as `render` does."""
+    """The message for one person: every text of it, and all strings inside the template's components. Raises as `render` does.
+
+    Only in the HTML are values escaped; a subject or a file name is one line whatever is filled in.
+    """
     return replace(
         message,
         text=render(message.text, values),
         caption=render(message.caption, values),
+        subject=_one_line(render(message.subject, values)),
+        html=render(message.html, {name: _escaped(value) for name, value in values.items()}),
+        filename=_one_line(render(message.filename, values)),
         template_components=tuple(_render_inside(component, values) for component in message.template_components),
     )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _escaped(value: Any) -> Any:
+    return value if value is None else html.escape(str(value))
 
 
 def _render_inside(component: Any, values: Mapping[str, Any]) -> Any:

@@ -18,7 +18,11 @@ class StepInline(StackedInline):
     readonly_fields = ["show_state"]
     fieldsets = [
         (None, {"fields": [("order", "message_type"), "name", "text", "show_state"]}),
-        ("Media and link preview", {"classes": ["collapse"], "fields": ["media_url", "caption", ("link_preview", "link_preview_quality")]}),
+        (
+            "Media and link preview",
+            {"classes": ["collapse"], "fields": ["media_url", ("caption", "filename"), ("link_preview", "link_preview_quality")]},
+        ),
+        ("E-mail", {"classes": ["collapse"], "fields": ["subject", "html"]}),
         ("Template", {"classes": ["collapse"], "fields": [("template_name", "template_language"), "template_components"]}),
         (
             "When",

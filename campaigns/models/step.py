@@ -53,6 +53,24 @@ class CampaignStep(models.Model):
     text = models.TextField(blank=True, default="", help_text='Variables: {{ name }} or {{ city|default:"your town" }}.')
     media_url = models.CharField("media URL", max_length=2000, blank=True, default="", validators=[URLValidator(["https", "http"])])
     caption = models.TextField(blank=True, default="")
+    filename = models.CharField(
+        "file name",
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Of a document, as people see it. Empty: from its URL.",
+    )
+    subject = models.CharField(
+        max_length=250, blank=True, default="", db_default="", help_text="E-mail, and channels that have a title. Variables as in the text."
+    )
+    html = models.TextField(
+        "HTML",
+        blank=True,
+        default="",
+        db_default="",
+        help_text="E-mail: shown instead of the text where the reader can. What variables are filled with is escaped.",
+    )
     link_preview = models.BooleanField(default=True)
     link_preview_quality = models.CharField(max_length=10, choices=PreviewQuality, default=PreviewQuality.LOW)
     template_name = models.CharField(max_length=200, blank=True, default="")
@@ -124,6 +142,9 @@ class CampaignStep(models.Model):
             template_name=self.template_name,
             template_language=self.template_language,
             template_components=tuple(self.template_components),
+            subject=self.subject,
+            html=self.html,
+            filename=self.filename,
         )
 
     def first_run_at(self, reached_at: datetime) -> datetime:

@@ -319,6 +319,10 @@ class ChannelProvider(ABC):
     pacing: ClassVar[Metered | None] = None  # None: human pacing, which nothing unofficial may leave
     message_types: ClassVar[frozenset[MessageType]] = frozenset({MessageType.TEXT})
     max_text_length: ClassVar[int | None] = None
+    max_caption_length: ClassVar[int | None] = None  # None: as the text
+    takes: ClassVar[frozenset[str]] = frozenset()  # of "subject", "html" and "filename"; what it does not take is refused in the form
+    needs_subject: ClassVar[bool] = False
+    uncaptioned: ClassVar[frozenset[MessageType]] = frozenset()  # media that it sends without a caption
     settings_form: ClassVar[type[forms.Form]] = NoSettings  # public settings of a session on this channel
     credentials_form: ClassVar[type[forms.Form]] = NoSettings  # secrets: stored encrypted, never shown again
     can_verify: ClassVar[bool] = False

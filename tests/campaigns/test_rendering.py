@@ -182,3 +182,17 @@ def test_a_text_that_passes_the_check_renders_once_its_values_are_there(text, va
 def test_a_value_leaves_as_it_came_but_for_line_ends(value):
     if not is_blank(value):
         assert render("<{{ a }}>", {"a": value}) == f"<{value}>".replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "")
+
+
+def test_html_escapes_what_is_filled_in_and_nothing_else():
+    message = Message(type=MessageType.TEXT, text="{{ name }}", html="<b>{{ name }}</b>", subject="For {{ name }}")
+    filled = render_message(message, {"name": '<i>"A&B"</i>'})
+    assert filled.html == "<b>&lt;i&gt;&quot;A&amp;B&quot;&lt;/i&gt;</b>"
+    assert filled.text == '<i>"A&B"</i>'
+    assert filled.subject == 'For <i>"A&B"</i>'
+
+
+def test_a_subject_and_a_file_name_stay_one_line():
+    message = Message(type=MessageType.TEXT, subject="For {{ name }}", filename="{{ name }}.pdf")
+    filled = render_message(message, {"name": "Ana\r\nBcc: eve@example.org"})
+    assert (filled.subject, filled.filename) == ("For Ana Bcc: eve@example.org", "Ana Bcc: eve@example.org.pdf")
