@@ -110,6 +110,10 @@ def test_a_bad_value_is_refused_with_a_sentence(admin_client, session, field, va
         ({"template_components": "{"}, "Enter a valid JSON."),
         ({"template_components": '{"a": 1}'}, "Write a list"),
         ({"message_type": "TEMPLATE"}, "Give the name of the template"),
+        ({"subject": "News"}, "does not send this"),
+        ({"html": "<b>News</b>"}, "does not send this"),
+        ({"filename": "news.pdf"}, "does not send this"),
+        ({"subject": "News {{ name"}, "is never closed"),
     ],
 )
 def test_a_bad_step_is_refused_with_a_sentence(admin_client, settings, step, sentence):
