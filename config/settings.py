@@ -110,6 +110,7 @@ if not DEBUG:
     SECURE_SSL_REDIRECT = env["SECURE_SSL_REDIRECT"]
     SECURE_HSTS_SECONDS = 3600 * 24 * 30
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]  # subdomains and the preload list are for the owner of the domain
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_AGE = 3600 * 8
@@ -161,6 +162,11 @@ WAHA_API_KEY = env["WAHA_API_KEY"]
 # A channel is one file: its key, and where its provider is. Adding one needs no migration.
 CHANNELS = {
     "waha": "sessions_app.providers.waha.WahaProvider",
+    "whatsapp_cloud": "sessions_app.providers.whatsapp_cloud.WhatsAppCloudProvider",
+    "twilio": "sessions_app.providers.twilio.TwilioProvider",
+    "telegram": "sessions_app.providers.telegram.TelegramProvider",
+    "slack": "sessions_app.providers.slack.SlackProvider",
+    "webhook": "sessions_app.providers.webhook.WebhookProvider",
     "sandbox": "sessions_app.providers.sandbox.SandboxProvider",
     "mock": "sessions_app.providers.mock.MockProvider",
 }
@@ -169,20 +175,26 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"facts": {"()": "config.logs.FactsFormatter"}},
+    "filters": {"no tokens": {"()": "config.redaction.NoTokens"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "facts"}},
     "loggers": {
         "paceline": {"handlers": ["console"], "level": env["LOG_LEVEL"]},
         "django": {"handlers": ["console"], "level": "INFO", "propagate": False},
+        "django.server": {"handlers": ["console"], "filters": ["no tokens"], "level": "INFO", "propagate": False},
     },
 }
 
 if env["SENTRY_DSN"]:
     import sentry_sdk
 
+    from config.redaction import without_tokens
+
     sentry_sdk.init(
         dsn=env["SENTRY_DSN"],
         send_default_pii=False,
         include_local_variables=False,
+        before_send=without_tokens,
+        before_send_transaction=without_tokens,
         # the path of a look-up at a provider carries the address of a person
         before_breadcrumb=lambda crumb, hint: None if crumb.get("category") == "httplib" else crumb,
     )

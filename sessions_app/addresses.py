@@ -284,5 +284,29 @@ def _any(text: str, region: str) -> Address:
     return Address(text)
 
 
+_TELEGRAM = re.compile(r"-?[1-9]\d{0,15}|@[A-Za-z]\w{3,31}", re.ASCII)
+
+
+def _telegram(text: str, region: str) -> Address:
+    """The number of a chat, or @name of a public channel or group."""
+    text = re.sub(r"[\u2010-\u2015\u2212]", "-", text)
+    text = re.sub(r"^(?:https?://)?(?:www\.)?(?:t|telegram)\.me/(?=[^/?#]+/?$)", "@", text, flags=re.IGNORECASE).rstrip("/")
+    if text.startswith("@+") or "/joinchat/" in text.lower():
+        raise InvalidAddress("An invite link names no chat to a bot. Add the bot to the group and use the group's number.")
+    if text.startswith("+"):
+        raise InvalidAddress("A bot cannot write to a phone number. Use the number that Telegram gives the person once they start the bot.")
+    if _TELEGRAM.fullmatch(text):
+        return Address(text.lower(), is_group=text.startswith(("-", "@")))
+    if _TELEGRAM.fullmatch(f"@{text}"):
+        raise InvalidAddress("Write a channel or public group with an @ before its name. A person is reached by their number only.")
+    raise InvalidAddress("Not a Telegram chat: write its number (a group's begins with -), or @name of a public channel or group.")
+
+
 # A channel names one of these as its address_kind; a later channel may add its own.
-KINDS: dict[str, Callable[[str, str], Address]] = {"phone": _phone, "whatsapp": _whatsapp, "email": _email, "any": _any}
+KINDS: dict[str, Callable[[str, str], Address]] = {
+    "phone": _phone,
+    "whatsapp": _whatsapp,
+    "email": _email,
+    "telegram": _telegram,
+    "any": _any,
+}

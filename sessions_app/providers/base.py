@@ -74,9 +74,7 @@ class SendResult:
     @classmethod
     def deferred(cls, detail: str, *, retry_after: timedelta, http_status: int | None = None) -> "SendResult":
         """The channel takes no more for this person for a while: the message goes to the back of the queue, and nothing else waits."""
-        return cls(
-            Answer.REFUSED, code=ErrorCode.RATE_LIMIT, detail=detail, retry_after=retry_after, http_status=http_status, one_recipient=True
-        )
+        return replace(cls.refused(ErrorCode.RATE_LIMIT, detail, retry_after=retry_after, http_status=http_status), one_recipient=True)
 
     @classmethod
     def checked(cls, detail: str) -> "SendResult":
@@ -299,7 +297,7 @@ class Deadline:
 
 
 class NoSettings(forms.Form):
-    """For channels that need none."""
+    pass
 
 
 @dataclass(frozen=True)

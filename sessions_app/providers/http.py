@@ -27,6 +27,7 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import create_urllib3_context
 
 from sessions_app.providers.base import Deadline
+from sessions_app.providers.reachable import is_public_address
 
 CONNECT_TAKES_AT_MOST = 10.0  # seconds, so that a black hole does not use up what is left for nothing
 IDLE_AT_MOST = timedelta(seconds=2)  # Node closes idle connections after 5 s; writing into one that is closing is a doubt of our own making
@@ -71,8 +72,9 @@ class Response:
 class _Call:
     """What the connection of one request must know, and what it finds out."""
 
-    def __init__(self, deadline: Deadline) -> None:
+    def __init__(self, deadline: Deadline, *, public_only: bool = False) -> None:
         self.deadline = deadline
+        self.public_only = public_only
         self.wrote = False
 
 
@@ -142,6 +144,9 @@ def _connect(host: str, port: int) -> _Socket:
     for family, kind, protocol, _name, address in _resolve(host, port, limit.remaining):
         if limit.passed:
             break
+        if _call().public_only and not is_public_address(address[0]):
+            failure = PermissionError(0, "The name leads into a local network")
+            continue
         sock = _Socket(family, kind, protocol)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -254,9 +259,13 @@ def post_form(
     return _request("POST", url, urlencode(list(pairs)).encode(), content, deadline)
 
 
-def post_bytes(url: str, body: bytes, *, deadline: Deadline, headers: Mapping[str, str] | None = None) -> Response:
-    """As post_json, for a body that was signed as it is."""
-    return _request("POST", url, body, headers or {}, deadline)
+def post_bytes(
+    url: str, body: bytes, *, deadline: Deadline, headers: Mapping[str, str] | None = None, public_only: bool = False
+) -> Response:
+    """As post_json, for a body that was signed as it is. `public_only`: no connection into a local network, under whatever name; looked at
+    when the connection is made, so that a name which changes its mind gains nothing.
+    """
+    return _request("POST", url, body, headers or {}, deadline, public_only=public_only)
 
 
 def put_json(url: str, payload: Mapping[str, Any], *, deadline: Deadline, headers: Mapping[str, str] | None = None) -> Response:
@@ -280,10 +289,12 @@ _AS_IT_COMES: dict[str, Any] = {
 }
 
 
-def _request(method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline) -> Response:
+def _request(
+    method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline, *, public_only: bool = False
+) -> Response:
     if deadline.passed:
         raise NotSent("The deadline had passed before the call", deadline_passed=True)
-    call = _thread.call = _Call(deadline)
+    call = _thread.call = _Call(deadline, public_only=public_only)
     # identity: nothing to unpack, so a small answer cannot unfold into a large one
     sent_headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "paceline", **headers}
     try:

@@ -231,7 +231,8 @@ class HTTPChannelContract(ChannelContract):
         results.append(self.send(reply(500, self.error(f"to {self.address}: {TEXT!r} {SECRET}"))))
         results += [self.send(RESET), self.send(reply(400, self.error("x" * 5000)))]
         sent = SentMessage(self.address, self.message(), REF, datetime.now(UTC))
-        self.server.script(reply(500, echo), reply(500, self.error(f"no such key: {SECRET}")))
+        asked = [reply(500, echo)] if self.provider.can_verify else []
+        self.server.script(*asked, reply(500, self.error(f"no such key: {SECRET}")))
         details = [self.make().verify(sent, soon()).detail, self.make().check_session(soon()).detail, *(one.detail for one in results)]
         for text in (*details, caplog.text):
             for secret in (SECRET, "s3cr3t%2Fkey", self.address.partition("@")[0], "Dear Ana", "Reply STOP", *self.credentials.values()):
@@ -263,6 +264,8 @@ class HTTPChannelContract(ChannelContract):
 
 class WebhookContract(ChannelContract):
     """For channels that tell what became of a message. A channel says how it signs, and gives requests that it would really send."""
+
+    signs_the_body: ClassVar[bool] = True  # False: the vendor shows a secret and signs nothing
 
     def signed(self, body: bytes = b"", **changes: Any) -> WebhookRequest:
         """A request that the vendor would send now: `usual` when no body is given, signed with the credentials of `self.credentials`."""
@@ -319,6 +322,8 @@ class WebhookContract(ChannelContract):
         assert self._refused(self.forged()).status == 401
 
     def test_a_changed_body_is_refused(self) -> None:
+        if not self.signs_the_body:
+            return
         request = self.signed()
         assert self._refused(replace(request, body=request.body + b" ")).status == 401
 

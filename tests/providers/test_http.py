@@ -37,6 +37,21 @@ def test_posts_json_and_reads_the_answer(server: ScriptedServer) -> None:
     assert request.headers["x-api-key"] == "k"
 
 
+def test_a_name_that_leads_into_a_local_network_is_not_connected_to(server: ScriptedServer) -> None:
+    url = server.url.replace("127.0.0.1", "localhost")
+    with pytest.raises(http.NotSent, match="leads into a local network"):
+        http.post_bytes(url, b"{}", deadline=soon(), public_only=True)
+    assert server.connections == 0
+    assert http.post_bytes(url, b"{}", deadline=soon()).status == 200
+
+
+def test_a_form_is_encoded(server: ScriptedServer) -> None:
+    http.post_form(f"{server.url}/a", {"To": "+1 202", "Body": "é&="}, deadline=soon())
+    request = server.requests[0]
+    assert request.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert request.body == b"To=%2B1+202&Body=%C3%A9%26%3D"
+
+
 def test_a_query_is_encoded(server: ScriptedServer) -> None:
     http.get_json(f"{server.url}/a", query={"filter.fromMe": "true", "chat": "1@c.us"}, deadline=soon())
     assert server.requests[0].path == "/a?filter.fromMe=true&chat=1%40c.us"

@@ -220,7 +220,7 @@ def test_any_text_on_one_line_is_an_address_of_a_channel_with_ids_of_its_own():
 
 
 def test_an_unknown_kind_names_the_known_ones():
-    with pytest.raises(UnknownKind, match="any, email, phone, whatsapp"):
+    with pytest.raises(UnknownKind, match="any, email, phone, telegram, whatsapp"):
         canonical("pigeon", "x", region="")
 
 
