@@ -66,9 +66,9 @@ def _what_the_channel_takes(step: CampaignStep, provider: type[ChannelProvider])
     if MessageType(step.message_type) not in provider.message_types:
         known = ", ".join(sorted(provider.message_types))
         yield _error(f"{step}: {provider.label} cannot send {step.message_type}. It can send: {known}.")
-    for name in ("subject", "html", "filename"):
+    for name, spoken in (("subject", "subject"), ("html", "HTML"), ("filename", "file name")):
         if getattr(step, name) and name not in provider.takes:
-            yield _error(f"{step}: {provider.label} sends no {step._meta.get_field(name).verbose_name}. Empty that field.")
+            yield _error(f"{step}: {provider.label} sends no {spoken}. Empty that field.")
     if provider.needs_subject and rendering.is_blank(step.subject):
         yield _error(f"{step}: there is no subject. Write one.")
     if step.caption and step.message_type in provider.uncaptioned:

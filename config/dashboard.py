@@ -1,15 +1,20 @@
 """The first page: is it sending, what waits, and what needs a person. Each part only for those who may see the rest of it."""
 
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils import formats, timezone
 from django.utils.html import format_html
+from django.utils.text import Truncator
 
 from campaigns.admin import overview
 from campaigns.models import Campaign
-from dispatch.models import DispatchLog, Heartbeat
+from dispatch.admin.machinery import subject_link
+from dispatch.models import Alert, DispatchLog, Heartbeat
 from sessions_app.admin import STATUS_COLOURS, badge
 from sessions_app.clock import database_now
 from sessions_app.models import Session
@@ -17,6 +22,7 @@ from sessions_app.models import Session
 ROWS = 10
 ROOM = 50  # characters of a reason: the cards of a phone are low
 COUNTED_UP_TO = 1000
+ALERTS_ARE_SHOWN_FOR = timedelta(hours=24)
 
 
 def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
@@ -25,6 +31,8 @@ def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     panels: list[dict[str, Any]] = []
     if request.user.has_perm("dispatch.view_heartbeat"):
         facts.append(_scheduler())
+    if request.user.has_perm("dispatch.view_alert"):
+        panels.append(_alerts())
     if request.user.has_perm("campaigns.view_campaign"):
         facts.append(
             _count("Running campaigns", Campaign.objects.running(), "admin:campaigns_campaign_changelist", "status__exact=RUNNING")
@@ -63,6 +71,20 @@ def _campaigns(rows: QuerySet[Campaign]) -> list[Campaign]:
 
 def _link(page: str, pk: int, text: str) -> str:
     return format_html('<a class="text-link" href="{}">{}</a>', reverse(page, args=[pk]), text)
+
+
+def _alerts() -> dict[str, Any]:
+    rows = [
+        [
+            _link("admin:dispatch_alert_change", alert.pk, alert.kind),
+            subject_link(alert),
+            Truncator(alert.detail).chars(2 * ROOM),
+            alert.times,
+            formats.localize(timezone.localtime(alert.last_at)),
+        ]
+        for alert in Alert.objects.filter(last_at__gte=Now() - ALERTS_ARE_SHOWN_FOR)[:ROWS]
+    ]
+    return {"title": "Alerts of the last 24 hours", "table": {"headers": ["Alert", "About", "Detail", "Times", "Last"], "rows": rows}}
 
 
 def _running() -> dict[str, Any]:

@@ -192,6 +192,7 @@ VARIABLES: dict[str, tuple[str, Parse]] = {
     "HEALTHCHECK_TOKEN": ("", _token),
     "RETRY_WORKER_STALE_MINUTES": ("30", _whole_number(at_least=1)),
     "WEBHOOK_FAILURE_RATE_THRESHOLD_PER_HOUR": ("20", _whole_number(at_least=1)),
+    "PUBLIC_URL": ("", _web_url),
     "OPS_BASE_URL": ("http://127.0.0.1:8000", _web_url),
     "REDIS_URL": ("", _url("redis", "rediss", "unix")),
     "EMAIL_URL": ("", _email_url),

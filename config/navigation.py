@@ -39,6 +39,8 @@ SIDEBAR = {
                 _line("Sessions", "smartphone", "sessions_app", "session"),
                 _line("Lanes", "timeline", "dispatch", "lane"),
                 _line("Scheduler heartbeats", "monitor_heart", "dispatch", "heartbeat"),
+                _line("Alerts", "notifications", "dispatch", "alert"),
+                _line("Jobs", "repeat", "dispatch", "job"),
             ],
         },
         {

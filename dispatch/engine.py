@@ -14,9 +14,10 @@ from typing import Any
 from django.db import DataError
 
 from campaigns import rendering
-from dispatch import lanes, settling, verification
+from dispatch import lanes, measures, reaching, settling, verification
 from dispatch.lanes import MOST_LANES_IN_ONE_STATEMENT, Claimed
 from dispatch.models import Run
+from dispatch.outcomes import outcome_of
 from dispatch.providers import Providers, frozen_message
 from dispatch.recovery import lease, send_deadline
 from dispatch.settling import DATABASE_AWAY, Answered
@@ -25,7 +26,7 @@ from sessions_app import pacing as rules
 from sessions_app import transitions as session_transitions
 from sessions_app.checking import ask
 from sessions_app.models import Session
-from sessions_app.providers.base import ChannelProvider, Deadline, ErrorCode, Message, SendResult, SessionCheck
+from sessions_app.providers.base import ChannelProvider, Deadline, ErrorCode, Message, Reach, Resolution, SendResult, SessionCheck
 
 logger = logging.getLogger("paceline.engine")
 
@@ -36,6 +37,13 @@ THREADS = 16
 class _Sending:
     claimed: Claimed
     body: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class _Resolving:
+    claimed: Claimed
+    channel: str
     origin: str
 
 
@@ -69,10 +77,11 @@ class Engine:
         self.providers = Providers()
         self.unsettled: list[Answered] = []
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="send")
-        self._in_flight: dict[Future[Any], _Sending | _Verifying | _Checking] = {}
+        self._in_flight: dict[Future[Any], _Sending | _Resolving | _Verifying | _Checking] = {}
         self._claim_is_doubtful = False
         self._leases_are_stale: Deadline | None = None
         self._messages: OrderedDict[int, Message] = OrderedDict()
+        self._channels: dict[int, str] = {}  # session -> channel, for what is counted
 
     # -- what is going on ------------------------------------------------------------------------------------------------------
 
@@ -132,15 +141,17 @@ class Engine:
 
     def _claim_once(self, *, lanes_wanted: int, rows: int, full: list[str]) -> list[Claimed]:
         try:
-            return lanes.claim(owner=self.owner, lanes=lanes_wanted, rows=rows, lease=self.lease, full_origins=full, now=self.now)
+            claimed = lanes.claim(owner=self.owner, lanes=lanes_wanted, rows=rows, lease=self.lease, full_origins=full, now=self.now)
         except DataError as error:  # one lane has a value that PostgreSQL cannot work with, and the statement is for many
             if not lanes.shut_unusable(now=self.now):
                 raise
             logger.error("a lane could not be used", extra={"error": str(error).partition("\n")[0]})
             return []  # the others at the next pass
+        measures.claims.inc(len(claimed))
+        return claimed
 
     def _give_back_strays(self) -> None:
-        known = {job.claimed.id for job in self._in_flight.values() if isinstance(job, _Sending)}
+        known = {job.claimed.id for job in self._in_flight.values() if isinstance(job, _Sending | _Resolving)}
         for claimed in lanes.owned_by(self.owner):
             if claimed.id not in known:
                 self.unsettled.append(Answered(claimed, None, SendResult.unsent("the database went away during the claim")))
@@ -151,7 +162,7 @@ class Engine:
         """The origins that have their share of threads already, and how many more calls the others may get: one that hangs holds up
         itself alone."""
         cap = max(1, self.threads * 3 // 4)
-        busy = Counter(job.origin for job in self._in_flight.values() if isinstance(job, _Sending) and job.origin)
+        busy = Counter(job.origin for job in self._in_flight.values() if isinstance(job, _Sending | _Resolving) and job.origin)
         full = [origin for origin, count in busy.items() if count >= cap]
         room = min((cap - count for count in busy.values() if count < cap), default=cap)
         return full, room
@@ -163,6 +174,7 @@ class Engine:
             if provider is None:
                 raise _Unusable(ErrorCode.DISCONNECTED, self.providers.why_not(claimed.session_id))
             message, origin = self._fill(claimed), provider.origin
+            address = self._reached_at(claimed, provider)
         except _Unusable as error:
             self.unsettled.append(Answered(claimed, None, SendResult.refused(error.code, str(error))))
         except DATABASE_AWAY:
@@ -172,16 +184,33 @@ class Engine:
             detail = f"could not be prepared: {type(error).__name__}"
             self.unsettled.append(Answered(claimed, None, SendResult.refused(ErrorCode.FATAL, detail)))
         else:
-            future = self._pool.submit(_send, provider, claimed, message, deadline)
-            self._in_flight[future] = _Sending(claimed, message.body, origin)
+            self._channels[claimed.session_id] = provider.key
+            if address is None:
+                future: Future[Any] = self._pool.submit(_resolve, provider, claimed.address, deadline)
+                self._in_flight[future] = _Resolving(claimed, provider.key, origin)
+            else:
+                future = self._pool.submit(_send, provider, address, claimed, message, deadline, self.deadline)
+                self._in_flight[future] = _Sending(claimed, message.body, origin)
+
+    def _reached_at(self, claimed: Claimed, provider: ChannelProvider) -> str | None:
+        """Where to send to; None: the channel must be asked first, which is what this turn is for."""
+        if not provider.needs_resolving(claimed.address):
+            return claimed.address
+        known = reaching.look_up(provider.key, claimed.address, now=self.now)
+        if known is None:
+            return None
+        refusal = reaching.refusal(provider.key, claimed, known)
+        if refusal is not None and refusal.code is not None:
+            raise _Unusable(refusal.code, refusal.detail)
+        return known.address
 
     def _fill(self, claimed: Claimed) -> Message:
         assert claimed.run_id is not None
         message = self._message(claimed.run_id)
-        if claimed.body is not None:
-            return message.with_body(claimed.body)  # a retry sends the same bytes
         values = {**claimed.metadata, "name": claimed.name, "address": claimed.address}
         try:
+            if claimed.body is not None:  # a retry sends the same text; its subject, HTML and parameters are filled as the first time
+                return rendering.render_message(message.with_body(""), values).with_body(claimed.body)
             return rendering.render_message(message, values)
         except rendering.RenderError as error:
             raise _Unusable(ErrorCode.FATAL, f"nothing was sent: {error}") from None
@@ -206,6 +235,11 @@ class Engine:
             match job:
                 case _Sending():
                     self.unsettled.append(Answered(job.claimed, job.body, _result(future)))
+                case _Resolving():
+                    resolution = _resolution(future)
+                    self.unsettled.append(Answered(job.claimed, None, reaching.result_of(resolution)))
+                    keep = partial(reaching.remember, job.channel, job.claimed.address, resolution, now=self.now)
+                    _reported("what a channel said about an address could not be written down", keep)
                 case _Verifying():
                     _reported("a verification could not be written down", partial(self._conclude, job.question, future))
                 case _Checking():
@@ -218,6 +252,8 @@ class Engine:
             batch = settling.for_few_lanes(self.unsettled)
             troubled |= settling.write(batch, verify_after=self.verify.first, human=self.human, rng=self.rng, now=self.now)
             del self.unsettled[: len(batch)]
+            channels = self._channels
+            measures.settled((channels.get(a.claimed.session_id, measures.NOBODY), outcome_of(a.result).code) for a in batch)
         return troubled
 
     # -- verify and check ------------------------------------------------------------------------------------------------------
@@ -253,7 +289,7 @@ class Engine:
         for future in list(self._in_flight):
             if future.cancel():
                 job = self._in_flight.pop(future)
-                if isinstance(job, _Sending):
+                if isinstance(job, _Sending | _Resolving):
                     self.unsettled.append(Answered(job.claimed, None, SendResult.unsent("stopped before it was sent")))
 
     def close(self) -> None:
@@ -285,11 +321,27 @@ class _Unusable(Exception):
         self.code = code
 
 
-def _send(provider: ChannelProvider, claimed: Claimed, message: Message, deadline: Deadline) -> SendResult:
+def _resolve(provider: ChannelProvider, address: str, deadline: Deadline) -> Resolution | None:
+    """In a thread. None: there was no time left to ask."""
+    return None if deadline.passed else provider.resolve_address(address, deadline)
+
+
+def _resolution(future: "Future[Resolution | None]") -> Resolution | None:
+    """A provider's bug is "could not be asked", like any other reason for it."""
+    error = future.exception()
+    if error is None and (future.result() is None or isinstance(future.result(), Resolution)):
+        return future.result()
+    logger.error("a provider failed to resolve an address", extra={"error": type(error or TypeError()).__name__})
+    return Resolution(Reach.UNKNOWN)
+
+
+def _send(provider: ChannelProvider, address: str, claimed: Claimed, message: Message, deadline: Deadline, whole: timedelta) -> SendResult:
     """In a thread. No transaction is open, no ORM is touched."""
     if deadline.passed:
         return SendResult.unsent("its time was up before a thread was free")
-    return provider.send(claimed.address, message, claimed.client_ref, deadline)
+    measures.began(provider.key, after=whole - timedelta(seconds=deadline.remaining))
+    with measures.send_seconds.labels(provider.key).time():
+        return provider.send(address, message, claimed.client_ref, deadline)
 
 
 def _result(future: "Future[SendResult]") -> SendResult:

@@ -44,7 +44,7 @@ class Turn:
     counts: dict[str, Any] = field(default_factory=dict)
 
     def extend(self) -> bool:
-        """Between two pieces of the work: the lock holds for another TTL. False: it ran out, somebody else has it, and this run must end."""
+        """Between two pieces of the work: the lock holds for another TTL. False: it ran out, another run has it, and this one must end."""
         return self._mine().update(locked_until=Now() + self.ttl) == 1
 
     def _mine(self) -> Any:

@@ -1,6 +1,7 @@
 """Answers -> the ledger: what each means for its row, what all of them mean for their lanes, written in one statement."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,9 +13,10 @@ from django.db import InterfaceError, InternalError, OperationalError
 from dispatch import lanes, outcomes
 from dispatch.alerts import alert
 from dispatch.lanes import MOST_LANES_IN_ONE_STATEMENT, Claimed, Settlement
+from dispatch.models import DispatchLog, Lane
 from sessions_app import pacing as rules
 from sessions_app.addresses import mask
-from sessions_app.providers.base import SendResult
+from sessions_app.providers.base import Answer, SendResult
 
 logger = logging.getLogger("paceline.engine")
 
@@ -22,6 +24,7 @@ DATABASE_AWAY = (OperationalError, InterfaceError, InternalError)  # InternalErr
 
 Pacing = Callable[[rules.PacingValues], rules.Human]
 MOST_ANSWERS_IN_ONE_STATEMENT = 4 * MOST_LANES_IN_ONE_STATEMENT
+RATE_LIMITS_ARE_REPEATED = 3
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ def write(batch: Sequence[Answered], *, verify_after: timedelta, human: Pacing, 
             except Exception:
                 logger.exception("an answer could not be written", extra={"log": answer.claimed.id, "answer": answer.result.answer})
         else:  # its lease runs out, and then it is unconfirmed
-            alert("an answer is lost", log=answer.claimed.id, answer=str(answer.result.answer))
+            facts = {"campaign": answer.claimed.campaign_id, "log": answer.claimed.id, "answer": str(answer.result.answer)}
+            alert("an answer is lost", **facts)
     return troubled
 
 
@@ -93,6 +97,7 @@ def _write(batch: Sequence[Answered], verify_after: timedelta, human: Pacing, rn
     changed, troubled = lanes.settle(settlements, effects, verify_after=verify_after, now=now)
     for answer, settlement in zip(batch, settlements, strict=True):
         _log(answer, settlement, is_late=answer.claimed.id not in changed)
+    _tell(batch, changed)
     return troubled
 
 
@@ -106,6 +111,7 @@ def _settlement(answer: Answered) -> Settlement:
         error=answer.result.detail[:500],
         http_status=answer.result.http_status,
         body=answer.body,
+        defer=answer.result.retry_after if answer.result.one_recipient else None,
     )
 
 
@@ -124,3 +130,46 @@ def _log(answer: Answered, settlement: Settlement, *, is_late: bool) -> None:
     if is_late:
         facts["late"] = "changed nothing"
     logger.log(level, "sent" if settlement.status == "SENT" else "not sent", extra=facts)
+
+
+# -- what somebody should know -------------------------------------------------------------------------------------------------
+
+
+def _tell(batch: Sequence[Answered], changed: set[int]) -> None:
+    """After the settle, which is committed: nothing that goes wrong here may look as if it were not."""
+    try:
+        _tell_of_rate_limits([answer.claimed for answer in batch if answer.claimed.id in changed and _is_rate_limit(answer.result)])
+        _tell_of_duplicates(batch, changed)
+    except Exception as error:
+        logger.warning("what a settle means could not be looked up", extra={"error": type(error).__name__})
+
+
+def _is_rate_limit(result: SendResult) -> bool:
+    return outcomes.outcome_of(result).streak == outcomes.Streak.RATE_LIMIT
+
+
+def _tell_of_rate_limits(limited: Sequence[Claimed]) -> None:
+    """Once in a streak: when this settle brought it to the third or past it."""
+    counts = Counter(claimed.session_id for claimed in limited)
+    repeated = Lane.objects.filter(session__in=counts, consecutive_rate_limits__gte=RATE_LIMITS_ARE_REPEATED)
+    for lane in repeated if counts else ():
+        if lane.consecutive_rate_limits - counts[lane.session_id] < RATE_LIMITS_ARE_REPEATED:
+            detail = f"{lane.consecutive_rate_limits} in a row; it cools down until {lane.next_send_at:%Y-%m-%d %H:%M:%S} UTC at least"
+            alert("repeated rate limits", session=lane.session_id, detail=detail)
+
+
+def _tell_of_duplicates(batch: Sequence[Answered], changed: set[int]) -> None:
+    """Accepted, for an attempt that is not the row's any more: the person may have it, and get or have another one.
+
+    The same answer written twice is none: then attempt and token are still the row's.
+    """
+    times = Counter(answer.claimed.id for answer in batch)
+    accepted = [answer.claimed for answer in batch if answer.result.answer == Answer.ACCEPTED]
+    late = [claimed for claimed in accepted if claimed.id not in changed or times[claimed.id] > 1]
+    rows = DispatchLog.objects.in_bulk([claimed.id for claimed in late]) if late else {}
+    for claimed in late:
+        row = rows.get(claimed.id)
+        if row is not None and (row.attempt, row.token) != (claimed.attempt, claimed.token):
+            then = f"its attempt {row.attempt} is {row.get_status_display().lower()}"
+            detail = f"message {row.pk} was accepted late, at attempt {claimed.attempt}, and {then}: the person may get it twice"
+            alert("duplicate suspected", campaign=claimed.campaign_id, log=claimed.id, session=claimed.session_id, detail=detail)

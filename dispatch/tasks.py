@@ -1,22 +1,24 @@
 """What the q-cluster does on schedule. A host without a long-running service can drive the engine here: ENGINE_DRIVER=schedule."""
 
 from datetime import timedelta
-from random import Random
+from typing import Any
 
 from django.conf import settings
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
-from dispatch import lanes, recovery
-from dispatch.engine import Engine
-from dispatch.loop import Loop, start_heart
-from dispatch.models import Heartbeat
-from dispatch.stopping import StopAfter
+from dispatch import driving, jobs, lanes, recovery, retry, watching
+from dispatch.models import Alert, Heartbeat, JobAnswer, WebhookEvent
 
 DRIVE_EVERY = timedelta(minutes=1)
 SCHEDULERS_ARE_BACK_WITHIN = timedelta(seconds=10)  # of the return of the database
 DRIVES_FOR = timedelta(seconds=50)  # shorter than the schedule's minute: the next drive finds this one gone
 HEARTBEATS_ARE_KEPT_FOR = timedelta(days=7)
+ALERTS_ARE_KEPT_FOR = timedelta(days=90)
+JOB_ANSWERS_ARE_KEPT_FOR = timedelta(days=2)
+WEBHOOK_EVENTS_ARE_KEPT_FOR = timedelta(days=30)
+ROWS_AT_ONCE = 5000
+MOST_CHUNKS = 100  # the rest tomorrow: a task has ten minutes
 
 
 def recover() -> dict[str, int]:
@@ -33,13 +35,39 @@ def drive() -> str:
     """One turn of the engine, through the same loop and with the same heartbeat as `manage.py run_scheduler`."""
     if settings.ENGINE_DRIVER != "schedule":
         return "left to run_scheduler (ENGINE_DRIVER=service)"
-    heart = start_heart(Heartbeat.Kind.SCHEDULE, interval=DRIVE_EVERY)
-    loop = Loop(heart=heart, engine=Engine(owner=heart.pk, rng=Random()), stop=StopAfter(DRIVES_FOR.total_seconds()))
-    code = loop.run()
-    return "driven" if code == 0 else "driven; some answers could not be saved"
+    return driving.lend(Heartbeat.Kind.SCHEDULE, interval=DRIVE_EVERY, seconds=DRIVES_FOR.total_seconds())
 
 
-def keep_house() -> int:
-    """Daily: heartbeats of processes that are long gone. Returns how many were removed."""
+def retry_campaigns() -> dict[str, Any]:
+    """Every few minutes; the same as `manage.py campaign_retry`. Another run that is on its way is no error."""
+    try:
+        return retry.run_batch(retry.Scope.from_settings())
+    except jobs.Busy as busy:
+        return {"busy": str(busy)}
+
+
+def watch() -> dict[str, Any]:
+    return watching.watch_from_tasks()
+
+
+def keep_house() -> dict[str, int]:
+    """Daily: what nobody will ask for again. Returns how many rows of each were removed."""
     gone = Q(stopped_at__isnull=False) | Q(recovered_at__isnull=False)
-    return Heartbeat.objects.filter(gone, beat_at__lt=Now() - HEARTBEATS_ARE_KEPT_FOR).delete()[0]
+    done = WebhookEvent.objects.filter(state__in=[WebhookEvent.State.APPLIED, WebhookEvent.State.IGNORED])
+    return {
+        "heartbeats": _remove(Heartbeat.objects.filter(gone, beat_at__lt=Now() - HEARTBEATS_ARE_KEPT_FOR)),
+        "alerts": _remove(Alert.objects.filter(last_at__lt=Now() - ALERTS_ARE_KEPT_FOR)),
+        "job_answers": _remove(JobAnswer.objects.filter(created_at__lt=Now() - JOB_ANSWERS_ARE_KEPT_FOR)),
+        "webhook_events": _remove(done.filter(received_at__lt=Now() - WEBHOOK_EVENTS_ARE_KEPT_FOR)),
+    }
+
+
+def _remove(rows: QuerySet[Any]) -> int:
+    """In chunks, each its own transaction. What came back to life since it was looked up is left: the condition is asked again."""
+    removed = 0
+    for _ in range(MOST_CHUNKS):
+        chunk = list(rows.order_by().values_list("pk", flat=True)[:ROWS_AT_ONCE])
+        removed += rows.filter(pk__in=chunk).delete()[0] if chunk else 0
+        if len(chunk) < ROWS_AT_ONCE:
+            break
+    return removed

@@ -72,7 +72,7 @@ def _lock_those_in(status: DispatchLog.Status, log_ids: Collection[int]) -> list
     rows = DispatchLog.objects.filter(pk__in=log_ids, status=status)
     owners = list(rows.order_by().values_list("campaign_id", "run_id").distinct())
     _lock_owners({campaign for campaign, _ in owners}, {run for _, run in owners})
-    return list(rows.select_for_update(no_key=True).only("pk", "status", "campaign_id", "run_id", "decided_by").order_by("pk"))
+    return list(rows.select_for_update(no_key=True).only("pk", "status", "campaign_id", "run_id", "decided_by", "retry_at").order_by("pk"))
 
 
 def _move(logs: Sequence[DispatchLog], target: DispatchLog.Status, **changes: object) -> None:
@@ -172,12 +172,14 @@ def remove(log_id: int, *, by: str) -> None:
 
 
 def queue_again(log_ids: Collection[int], *, reason: str, now: datetime) -> int:
-    """FAILED -> PENDING, where nobody decided that it failed and its campaign can still send. Returns how many were queued.
+    """FAILED -> PENDING, where its campaign can still send. Returns how many were queued.
+
+    What somebody gave up stays given up; one that somebody sent again and that then failed for the moment is as good as any other.
 
     Nothing is sent here: they take their turn in their lane, a completed campaign takes its turn on the session, a paused one stays paused.
     """
     with transaction.atomic():
-        logs = [log for log in _lock_those_in(S.FAILED, log_ids) if not log.decided_by]
+        logs = [log for log in _lock_those_in(S.FAILED, log_ids) if log.retry_at is not None or not log.decided_by]
         over = set(_campaigns_of(logs).filter(status__in=[Campaign.Status.FAILED, Campaign.Status.DRAFT]).values_list("pk", flat=True))
         logs = [log for log in logs if log.campaign_id not in over]
         _back_to_pending(logs, reason, now)
@@ -210,6 +212,37 @@ def verified_absent(log_id: int, *, attempt: int, now: datetime) -> bool:
         return True
 
 
+def confirmed_by_receipt(log_id: int, *, message_id: str) -> bool:
+    """Whatever was thought of it -> SENT: the channel told by itself that it has the message. False when the ledger had it as SENT already.
+
+    A message that is being tried once more at this moment is left alone; its own answer comes.
+    """
+    with transaction.atomic():
+        try:
+            log = _lock(log_id, S.UNCONFIRMED, S.PENDING, S.FAILED, S.SKIPPED)
+        except Refused:
+            return False
+        if not log.attempt:
+            return False
+        found = {"provider_message_id": message_id or log.provider_message_id, "sent_at": log.claimed_at}
+        _move([log], S.SENT, reason="confirmed by a receipt", error_code="", error_text="", **found)
+        _note(log, "RECEIPT")
+        return True
+
+
+def failed_by_receipt(log_id: int, *, code: str, detail: str) -> bool:
+    """SENT or UNCONFIRMED -> FAILED: the channel took it first and could not deliver it. Never tried again by itself."""
+    with transaction.atomic():
+        try:
+            log = _lock(log_id, S.SENT, S.UNCONFIRMED)
+        except Refused:
+            return False
+        reason = "the channel accepted it and then could not deliver it"
+        _move([log], S.FAILED, reason=reason, error_code=code, error_text=detail[:500])
+        _note(log, "FAILED_RECEIPT", detail)
+        return True
+
+
 def _lock_if_unconfirmed(log_id: int, attempt: int) -> DispatchLog | None:
     try:
         log = _lock(log_id, S.UNCONFIRMED)
@@ -218,6 +251,6 @@ def _lock_if_unconfirmed(log_id: int, attempt: int) -> DispatchLog | None:
     return log if log.attempt == attempt else None
 
 
-def _note(log: DispatchLog, outcome: str) -> None:
+def _note(log: DispatchLog, outcome: str, detail: str = "") -> None:
     assert log.token is not None
-    Attempt.objects.create(log=log, attempt=log.attempt, token=log.token, session_id=log.session_id, outcome=outcome)
+    Attempt.objects.create(log=log, attempt=log.attempt, token=log.token, session_id=log.session_id, outcome=outcome, detail=detail[:500])

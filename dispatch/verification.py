@@ -14,7 +14,7 @@ from enum import StrEnum
 from django.db import transaction
 
 from campaigns import rendering
-from dispatch import transitions
+from dispatch import reaching, transitions
 from dispatch.models import DispatchLog
 from dispatch.providers import Providers, frozen_message
 from sessions_app.clock import database_now
@@ -102,7 +102,7 @@ def take_due(providers: Providers, policy: VerifyPolicy, *, limit: int, now: dat
 
 def _question(log: DispatchLog, provider: ChannelProvider, now: datetime, *, is_last: bool) -> Question:
     sent = SentMessage(
-        address=log.address,
+        address=reaching.where(provider, log.address),
         message=_as_sent(log),
         client_ref=log.client_ref,
         claimed_at=log.claimed_at or log.created_at,

@@ -1,15 +1,21 @@
 from django.contrib import admin
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import formats, timezone
 from django.utils.html import format_html
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, ChoicesDropdownFilter
 from unfold.decorators import display
 
 from campaigns.admin.overview import progress_bar
 from dispatch.admin.readonly import ReadOnlyAdmin
-from dispatch.models import Heartbeat, Lane, Run
+from dispatch.alerts import is_configured
+from dispatch.models import Alert, Heartbeat, Job, Lane, Run
 from sessions_app.admin import badge
 
+SUBJECT_PAGES = {
+    "campaign": "admin:campaigns_campaign_change",
+    "session": "admin:sessions_app_session_change",
+    "message": "admin:dispatch_dispatchlog_change",
+}
 RUN_COLOURS = {Run.Status.RUNNING: "success", Run.Status.COMPLETED: "primary", Run.Status.STOPPED: "danger", Run.Status.SKIPPED: "warning"}
 
 
@@ -71,3 +77,56 @@ class HeartbeatAdmin(ReadOnlyAdmin):
             return badge("", "Stopped")
         silent = timezone.now() - heartbeat.beat_at > 3 * heartbeat.interval
         return badge("danger", "Silent") if silent else badge("success", "Alive")
+
+
+def subject_link(alert: Alert) -> str:
+    """To the page of what the alert is about, where it has one."""
+    what, _, number = alert.subject.partition(" ")
+    if what not in SUBJECT_PAGES or not number.isdecimal():
+        return alert.subject or "-"
+    return format_html('<a class="text-link" href="{}">{}</a>', reverse(SUBJECT_PAGES[what], args=[number]), alert.subject)
+
+
+@admin.register(Alert)
+class AlertAdmin(ReadOnlyAdmin):
+    list_display = ["kind", "show_subject", "detail", "times", "last_at", "show_told"]
+    search_fields = ["kind", "subject", "detail"]
+    fieldsets = [
+        (None, {"fields": [("kind", "show_subject"), "detail", ("times", "times_told"), ("first_at", "last_at")]}),
+        ("Telling", {"fields": ["show_told", ("told_at", "tell_at"), ("failures", "error")]}),
+        ("The last time", {"fields": ["facts"]}),
+    ]
+
+    @display(description="Subject", ordering="subject")
+    def show_subject(self, alert: Alert) -> str:
+        return subject_link(alert)
+
+    @display(description="Told")
+    def show_told(self, alert: Alert) -> str:
+        if alert.failures:
+            return badge("danger", f"Failed {alert.failures} times", alert.error)
+        if alert.times > alert.times_told:
+            return badge("warning", "Waits") if is_configured() else badge("", "No channel")
+        return badge("success", "Told")
+
+
+@admin.register(Job)
+class JobAdmin(ReadOnlyAdmin):
+    list_display = ["name", "show_state", "started_at", "finished_at", "succeeded_at", "show_counts", "runs", "failures"]
+    fieldsets = [
+        (None, {"fields": ["name", "show_state", ("runs", "failures")]}),
+        ("Last run", {"fields": [("started_at", "finished_at"), "succeeded_at", "show_counts", "error"]}),
+        ("Lock", {"fields": ["holder_label", "locked_until"]}),
+    ]
+
+    @display(description="State")
+    def show_state(self, job: Job) -> str:
+        if job.locked_until and job.locked_until > timezone.now():
+            return badge("success", "Running", f"held by {job.holder_label} since {formats.localize(timezone.localtime(job.started_at))}")
+        if job.locked_until:
+            return badge("warning", "Lost", f"{job.holder_label} did not end it; the next run takes over")
+        return badge("danger", "Failed", job.error) if job.error else badge("", "Idle")
+
+    @display(description="Last counts")
+    def show_counts(self, job: Job) -> str:
+        return ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in job.counts.items()) or "-"

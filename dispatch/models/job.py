@@ -1,4 +1,4 @@
-"""Work that runs one at a time in the whole installation: who runs it now, what the last run did, and answers that may be asked for again."""
+"""Work that runs one at a time in the whole installation: who runs it now, what the last run did, and answers that are given again."""
 
 import uuid
 

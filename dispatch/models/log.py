@@ -92,6 +92,7 @@ class DispatchLog(models.Model):
     claimed_at = models.DateTimeField(null=True)
     unconfirmed_at = models.DateTimeField(null=True)
     sent_at = models.DateTimeField(null=True)
+    acked_at = models.DateTimeField(null=True)  # the channel's server told that it has it; later than its answer to the call
     delivered_at = models.DateTimeField(null=True)
     read_at = models.DateTimeField(null=True)
 
@@ -139,7 +140,9 @@ class DispatchLog(models.Model):
             models.Index(fields=["decided_by", "id"], condition=~Q(decided_by=""), name="log_by_decider"),
             # receipts, and an operator who looks for one id
             models.Index(fields=["provider_message_id"], condition=~Q(provider_message_id=""), name="log_by_provider_id"),
-            # an operator who looks for one person
+            # receipts that repeat our own reference
+            models.Index(fields=["client_ref"], name="log_by_client_ref"),
+            # an operator who looks for one person, and a reply that looks for what it answers
             models.Index(fields=["address"], name="log_by_address"),
         ]
 

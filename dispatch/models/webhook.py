@@ -22,6 +22,7 @@ class WebhookEvent(models.Model):
     error = models.CharField(max_length=500, blank=True, default="")
     tries = models.PositiveSmallIntegerField(default=0)
     received_at = models.DateTimeField(db_default=Now())
+    apply_at = models.DateTimeField(db_default=Now())  # not before: a receipt may come before the answer that it is about
     applied_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -31,7 +32,7 @@ class WebhookEvent(models.Model):
             models.CheckConstraint(condition=Q(state__in=["RECEIVED", "APPLIED", "IGNORED", "FAILED"]), name="webhook_state_is_known"),
         ]
         indexes = [
-            models.Index(fields=["id"], condition=Q(state="RECEIVED"), name="webhook_to_apply"),
+            models.Index(fields=["apply_at", "id"], condition=Q(state="RECEIVED"), name="webhook_to_apply"),
             models.Index(fields=["received_at"], condition=Q(state="FAILED"), name="webhook_failed"),
             models.Index(fields=["received_at"], name="webhook_age"),
         ]

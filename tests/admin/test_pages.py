@@ -9,9 +9,10 @@ from django.db import connection
 from django.template.loader import get_template
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
 from campaigns.models import Campaign
-from dispatch.models import Attempt, DispatchLog, Heartbeat
+from dispatch.models import Alert, Attempt, DispatchLog, Heartbeat, Job
 from tests.factories import make_campaign, make_lane, make_log, make_recipient, make_run, make_session, make_step
 
 HOSTILE = "<script>alert(1)</script>"
@@ -49,7 +50,12 @@ def ledger(db) -> dict[str, Any]:
     beat = Heartbeat.objects.create(
         kind=Heartbeat.Kind.SCHEDULER, host=HOSTILE, host_identity=HOSTILE, pid=1, version=HOSTILE, interval=timedelta(seconds=30)
     )
+    alert = Alert.objects.create(kind=HOSTILE, subject=HOSTILE, detail=HOSTILE, facts={HOSTILE: HOSTILE}, failures=1, error=HOSTILE)
+    later = timezone.now() + timedelta(minutes=5)
+    job = {"holder_label": HOSTILE, "locked_until": later, "started_at": later, "counts": {HOSTILE: HOSTILE}, "error": HOSTILE}
     return {
+        "dispatch_alert": alert.pk,
+        "dispatch_job": Job.objects.create(name="campaign-retry", **job).pk,
         "sessions_app_session": session.pk,
         "campaigns_campaign": campaign.pk,
         "campaigns_recipient": recipient.pk,
@@ -136,7 +142,9 @@ def test_the_login_page_is_unfolds_with_our_name(client, db):
     assert "unfold" in get_template("admin/login.html").template.origin.name  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["dispatch_run", "dispatch_dispatchlog", "dispatch_lane", "dispatch_heartbeat"])
+@pytest.mark.parametrize(
+    "name", ["dispatch_run", "dispatch_dispatchlog", "dispatch_lane", "dispatch_heartbeat", "dispatch_alert", "dispatch_job"]
+)
 def test_the_ledger_is_read_only(admin_client, ledger, name):
     assert admin_client.get(reverse(f"admin:{name}_add")).status_code == 403
     assert admin_client.post(reverse(f"admin:{name}_change", args=[ledger[name]]), {}).status_code == 403
@@ -155,6 +163,8 @@ def fill(number: int) -> None:
         run = make_run(make_step(campaign))
         make_lane(campaign.session, campaign=campaign)
         make_log(run)
+        Alert.objects.create(kind="campaign paused", subject=f"campaign {campaign.pk}")
+        Job.objects.create(name=f"job {campaign.pk}")
 
 
 @pytest.mark.parametrize("name", sorted(set(OURS) - {"dispatch_heartbeat"}))
@@ -214,3 +224,58 @@ def test_a_campaign_of_ten_steps_costs_as_many_queries_as_one_of_two(admin_clien
 
 def test_the_first_address_leads_to_the_admin(client):
     assert client.get("/").headers["Location"] == reverse("admin:index")
+
+
+# -- alerts and jobs -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_dashboard_shows_the_alerts_of_a_day_with_what_they_are_about(staff, db):
+    campaign, log = make_campaign(), make_log()
+    about = {
+        f"campaign {campaign.pk}": reverse("admin:campaigns_campaign_change", args=[campaign.pk]),
+        f"session {campaign.session_id}": reverse("admin:sessions_app_session_change", args=[campaign.session_id]),
+        f"message {log.pk}": reverse("admin:dispatch_dispatchlog_change", args=[log.pk]),
+    }
+    for subject in about:
+        Alert.objects.create(kind="it broke", subject=subject, detail="what happened to it", times=12)
+    Alert.objects.create(kind="too old", last_at=timezone.now() - timedelta(hours=25))
+    Alert.objects.create(kind="of everything")
+    index = reverse("admin:index")
+    text = staff("dispatch.view_alert").get(index).content.decode()
+    for words in ("Alerts of the last 24 hours", "it broke", "what happened to it", "of everything", *about.values()):
+        assert words in text
+    assert "too old" not in text
+    assert "it broke" not in staff("campaigns.view_campaign", name="ben").get(index).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"times": 2, "times_told": 2}, "Told"),
+        ({"times": 2, "times_told": 1}, "Waits"),
+        ({"failures": 3, "error": "webhook: it answered 503"}, "webhook: it answered 503"),
+    ],
+    ids=["told", "waits", "failed"],
+)
+def test_an_alert_says_whether_anybody_was_told(admin_client, settings, fields, words):
+    settings.ALERT_URLS = ["json://127.0.0.1"]
+    Alert.objects.create(kind="it broke", **fields)
+    assert words in admin_client.get(reverse("admin:dispatch_alert_changelist")).content.decode()
+
+
+def test_an_alert_says_that_there_is_no_channel(admin_client):
+    Alert.objects.create(kind="it broke")
+    assert "No channel" in admin_client.get(reverse("admin:dispatch_alert_changelist")).content.decode()
+
+
+def test_a_job_says_who_holds_it_and_what_became_of_the_last_run(admin_client):
+    now = timezone.now()
+    lock = {"holder_label": "process 7 on mercury", "started_at": now}
+    Job.objects.create(name="running", locked_until=now + timedelta(minutes=1), **lock)
+    Job.objects.create(name="died", locked_until=now - timedelta(minutes=1), **lock)
+    Job.objects.create(name="failed", error="OSError: no", counts={"queued": 3, "left_over": 4})
+    pages = {job.pk: admin_client.get(reverse("admin:dispatch_job_change", args=[job.pk])).content.decode() for job in Job.objects.all()}
+    assert "held by process 7 on mercury since" in pages["running"]
+    assert "process 7 on mercury did not end it; the next run takes over" in pages["died"]
+    assert "OSError: no" in pages["failed"]
+    assert "queued: 3, left over: 4" in pages["failed"]

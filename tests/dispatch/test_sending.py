@@ -129,6 +129,37 @@ def test_the_provider_may_ask_for_a_longer_cool_down_never_for_a_shorter_one(cam
     assert [(b - a).total_seconds() for a, b in zip(drive.sent_at[:3], drive.sent_at[1:3], strict=False)] == [300, 2282]
 
 
+def test_a_limit_of_one_recipient_lets_the_others_pass_and_nobody_is_forgotten(campaign, drive):
+    FakeProvider.answers(SendResult.deferred("six seconds apart", retry_after=timedelta(minutes=30)))
+    start(campaign)
+    drive.once()
+    first = DispatchLog.objects.get(attempt=1)
+    assert (first.status, first.available_at) == ("PENDING", START + timedelta(minutes=30))
+    assert Lane.objects.get().next_send_at < START + timedelta(minutes=2)  # no cool-down
+    for _ in range(40):  # the lane rests once the others are through: nothing says when the deferred one is due but the row
+        drive.once()
+        drive.to(drive.next_moment() or drive.now + timedelta(minutes=2))
+    assert [call.address for call in FakeProvider.calls].count(first.address) == 2
+    assert FakeProvider.calls[-1].address == first.address
+    assert statuses(campaign) == ["SENT"] * 3
+
+
+def test_a_retry_fills_everything_but_the_text_anew(campaign, drive, monkeypatch):
+    """The text was stored with the first try and leaves as it was; no hole of another field may reach anybody."""
+    monkeypatch.setattr(FakeProvider, "takes", frozenset({"subject", "html"}))
+    step = campaign.steps.get()
+    step.subject, step.html = "For {{ name }}", "<b>{{ name }}</b>"
+    step.save()
+    sent = []
+    FakeProvider.answers(refused(ErrorCode.RATE_LIMIT), lambda address, message: sent.append(message) or SendResult.accepted("x"))
+    start(campaign)
+    drive.once()
+    campaign.recipients.update(name="Somebody else")
+    drive.until_done()
+    assert sent[0].text.startswith("Hello ") and "Somebody else" not in sent[0].text
+    assert (sent[0].subject, sent[0].html) == ("For Somebody else", "<b>Somebody else</b>")
+
+
 def test_a_cool_down_outlives_pause_and_resume(campaign, drive):
     FakeProvider.answers(refused(ErrorCode.RATE_LIMIT))
     start(campaign)

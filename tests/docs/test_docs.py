@@ -101,7 +101,7 @@ def test_production_lists_every_variable_with_its_default() -> None:
 
 def test_the_units_of_production_are_those_of_deploy() -> None:
     named = set(re.findall(r"^\| `(paceline-[a-z]+)` \|", page("docs/production.md"), re.MULTILINE))
-    assert named == {unit.stem for unit in (ROOT / "deploy").glob("*.service")}
+    assert named == {unit.stem for unit in (ROOT / "deploy").rglob("*.service")}
 
 
 def test_the_variables_of_a_text_in_the_readme_are_valid() -> None:
