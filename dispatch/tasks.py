@@ -7,8 +7,9 @@ from django.conf import settings
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
-from dispatch import driving, jobs, lanes, recovery, retry, watching
+from dispatch import delivery, driving, jobs, lanes, recovery, retry, watching
 from dispatch.models import Alert, Heartbeat, JobAnswer, WebhookEvent
+from sessions_app import polling, template_sync
 
 DRIVE_EVERY = timedelta(minutes=1)
 SCHEDULERS_ARE_BACK_WITHIN = timedelta(seconds=10)  # of the return of the database
@@ -48,6 +49,26 @@ def retry_campaigns() -> dict[str, Any]:
 
 def watch() -> dict[str, Any]:
     return watching.watch_from_tasks()
+
+
+def apply_webhooks() -> dict[str, int]:
+    """When something came in, and each minute for what waits. What is applied here is stored already, so nothing is lost with this task."""
+    return delivery.apply_due().as_dict()
+
+
+def find_silence() -> list[int]:
+    """Each minute: sessions that send and are told nothing any more."""
+    return delivery.find_silence()
+
+
+def poll_sessions() -> dict[str, Any]:
+    """Every few minutes: how the sessions in use are. What runs on one that is away is paused by the scheduler, which says why."""
+    return polling.poll()
+
+
+def sync_templates() -> dict[str, int]:
+    """Daily: the message templates of the channels that have them."""
+    return template_sync.sync_all()
 
 
 def keep_house() -> dict[str, int]:

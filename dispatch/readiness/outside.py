@@ -14,7 +14,7 @@ from sessions_app.checking import ask
 from sessions_app.models import Session
 from sessions_app.providers import http
 from sessions_app.providers.base import Deadline, SessionCheck, SessionState
-from sessions_app.providers.waha import clean_base_url
+from sessions_app.providers.waha_connection import clean_base_url
 
 SESSIONS_SHOWN = 10
 ASKED_AT_ONCE = 8

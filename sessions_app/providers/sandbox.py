@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from django import forms
 
 from sessions_app.pacing import Metered
-from sessions_app.providers.waha import BASE_URL, WahaProvider, WahaSettings
+from sessions_app.providers.waha import WahaProvider
+from sessions_app.providers.waha_connection import BASE_URL, WahaSettings
 
 DEFAULT_BASE_URL = "http://127.0.0.1:3900"
 PREFIX = "/_sandbox/waha"
@@ -44,6 +45,7 @@ class SandboxSettings(WahaSettings):
         self.fields["base_url"].label = "Sandbox address"
         self.fields["base_url"].help_text = f"Of manage.py run_sandbox, on this machine. Empty: {DEFAULT_BASE_URL}."
         self.fields["engine"].initial = "NOWEB"
+        self.fields["check_numbers"].initial = False
 
     def clean_base_url(self) -> str:
         value = super().clean_base_url()
@@ -61,6 +63,7 @@ class SandboxProvider(WahaProvider):
     pacing: ClassVar[Metered] = Metered(rate=200, burst=32)
     settings_form = SandboxSettings
     absence_is_proof = True  # it keeps every message it accepted and writes it down before it answers
+    checks_numbers = False  # nobody's account is at stake
     api_prefix = PREFIX
 
     @property

@@ -1,178 +1,150 @@
 """WhatsApp through WAHA (waha.devlike.pro), an unofficial gateway: always at the pace of a human.
 
-Written against WAHA 2026.7.1. What its answers mean stands in waha_answers.py.
+Written against WAHA 2026.7.1. What its answers mean stands in waha_answers.py, its sessions in waha_sessions.py, what it tells by itself in
+waha_webhooks.py.
 """
 
+import mimetypes
 import re
 import uuid
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar
-from urllib.parse import quote
-
-from django import forms
-from django.conf import settings
+from typing import Any
+from urllib.parse import unquote
 
 from sessions_app.providers import http
 from sessions_app.providers.base import (
-    ChannelProvider,
     Deadline,
     ErrorCode,
     Message,
+    MessageType,
     Presence,
+    Reach,
+    Resolution,
     SendResult,
     SentMessage,
-    SessionCheck,
-    SessionState,
     Verification,
 )
 from sessions_app.providers.waha_answers import (
-    BY_WEIGHT,
-    STATES,
+    CHAT,
+    Likeness,
     Unreadable,
+    best_of,
     client_id,
-    is_the_text,
     json_object,
+    likeness,
     plain,
     presence,
     raw_id,
+    read_reach,
     read_send,
-    restricted,
     vendor_words,
 )
+from sessions_app.providers.waha_sessions import WahaSessions
+from sessions_app.providers.waha_webhooks import WahaWebhooks
 
-ENGINES = ("WEBJS", "NOWEB", "GOWS", "WPP")
-TAKES_CLIENT_ID = frozenset({"NOWEB", "GOWS"})  # since WAHA 2026.4.3
-# Plain enough that no two parsers can read two different hosts out of it.
-BASE_URL = re.compile(r"(?P<origin>https?://(?P<host>\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?)(/[\w.~-]+)*/?", re.ASCII)
-_SESSION_NAME = re.compile(r"[A-Za-z0-9_-]{1,54}")
-_CHAT = re.compile(r"[0-9-]{3,40}@(c\.us|g\.us|lid|newsletter)")
 # How far before and after the claim a message found by its text may lie: clocks differ by seconds, and a call is over long before this.
 SEARCH_BEFORE = timedelta(seconds=60)
 SEARCH_AFTER = timedelta(seconds=600)
 SEARCH_LIMIT = 100
+COURTESY_SHARE = 1 / 3  # of the time that is left, for seen and typing together
+
+CALLS = {
+    MessageType.TEXT: "sendText",
+    MessageType.IMAGE: "sendImage",
+    MessageType.VIDEO: "sendVideo",
+    MessageType.AUDIO: "sendVoice",
+    MessageType.DOCUMENT: "sendFile",
+}
+# What WAHA takes a file for whose address does not say; the two it documents, and what is true of most of the others.
+USUAL = {
+    MessageType.IMAGE: "image/jpeg",
+    MessageType.VIDEO: "video/mp4",
+    MessageType.AUDIO: "audio/ogg; codecs=opus",
+    MessageType.DOCUMENT: "application/octet-stream",
+}
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+# What WhatsApp knows and Python's own table, which is the same on every machine, does not or has under another name.
+_SUFFIXES = {
+    ".ogg": USUAL[MessageType.AUDIO],
+    ".oga": USUAL[MessageType.AUDIO],
+    ".opus": USUAL[MessageType.AUDIO],
+    ".m4a": "audio/mp4",
+    ".webp": "image/webp",
+    ".docx": f"{_OFFICE}.wordprocessingml.document",
+    ".xlsx": f"{_OFFICE}.spreadsheetml.sheet",
+    ".pptx": f"{_OFFICE}.presentationml.presentation",
+}
+_TABLE = mimetypes.MimeTypes()
+_MEDIA_URL = re.compile(r"https?://[^/?#\s]+(?P<path>[^?#\s]*)\S*")
 
 
-def clean_base_url(value: str) -> str:
-    """Without the slash at its end. Raises ValidationError."""
-    value = value.strip().rstrip("/")
-    if value and not BASE_URL.fullmatch(value):
-        raise forms.ValidationError(
-            "Enter the address of WAHA, such as http://waha:3000 or https://waha.example.org: no password, no query."
-        )
-    return value
-
-
-class WahaSettings(forms.Form):
-    base_url = forms.CharField(label="WAHA address", required=False, help_text="Empty: WAHA_API_URL of this instance.")
-    session = forms.CharField(label="WAHA session", initial="default", help_text="The name the session has in WAHA.")
-    engine = forms.ChoiceField(
-        label="Engine",
-        choices=[(engine, engine) for engine in ENGINES],
-        initial="WEBJS",
-        help_text="As WAHA runs it. NOWEB and GOWS take our own message ids, so a message whose outcome is unknown can be looked up.",
-    )
-
-    def clean_base_url(self) -> str:
-        value = clean_base_url(self.cleaned_data["base_url"])
-        if not value and not self.instance_base_url():
-            raise forms.ValidationError("This instance has no WAHA_API_URL: enter the address of WAHA here.")
-        return value
-
-    def instance_base_url(self) -> str:
-        return settings.WAHA_API_URL
-
-    def clean_session(self) -> str:
-        name = self.cleaned_data["session"]
-        if not _SESSION_NAME.fullmatch(name):
-            raise forms.ValidationError("A WAHA session name has letters, digits, - and _ only, at most 54.")
-        return name
-
-
-class WahaCredentials(forms.Form):
-    api_key = forms.CharField(
-        label="API key",
-        required=False,
-        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
-        help_text="Empty: WAHA_API_KEY of this instance, for its own WAHA_API_URL only. A key with the actions read and send is enough.",
-    )
-
-    def clean_api_key(self) -> str:
-        key = self.cleaned_data["api_key"]
-        if not re.fullmatch(r"[\x21-\x7e]*", key):
-            raise forms.ValidationError("An API key has no blanks and no special characters. Paste it again.")
-        return key
-
-
-class WahaProvider(ChannelProvider):
+class WahaProvider(WahaSessions, WahaWebhooks):
     key = "waha"
     label = "WhatsApp (WAHA)"
     address_kind = "whatsapp"
-    settings_form: ClassVar[type[forms.Form]] = WahaSettings
-    credentials_form: ClassVar[type[forms.Form]] = WahaCredentials
+    message_types = frozenset(CALLS)
+    takes = frozenset({"filename"})
+    uncaptioned = frozenset({MessageType.AUDIO})
     can_verify = True
     absence_is_proof = False  # WAHA keeps what it sent in a store that a crash or an off switch can empty
 
-    api_prefix = ""
-
-    @property
-    def base_url(self) -> str:
-        """ "" when none is set or the one that is set is not an address we would call."""
-        url = (self.config.settings.get("base_url") or self.default_base_url()).rstrip("/")
-        return url if BASE_URL.fullmatch(url) else ""
-
-    def default_base_url(self) -> str:
-        return settings.WAHA_API_URL
-
-    @property
-    def origin(self) -> str:
-        match = BASE_URL.fullmatch(self.base_url)
-        return match["origin"].lower() if match else ""
-
-    @property
-    def api_key(self) -> str:
-        """The session's own. The instance's key goes to the instance's WAHA only: an address typed into a session must not collect it."""
-        own = self.config.credentials.get("api_key", "")
-        is_instances = self.base_url == settings.WAHA_API_URL.rstrip("/")
-        return own or (settings.WAHA_API_KEY if is_instances else "")
-
-    @property
-    def waha_session(self) -> str:
-        """ "" until somebody chose it: WAHA would take an account of its own for a call that names none."""
-        return self.config.settings.get("session") or ""
-
-    @property
-    def takes_client_id(self) -> bool:
-        return self.config.settings.get("engine") in TAKES_CLIENT_ID
-
-    def misconfiguration(self) -> str:
-        """Why no call can be made at all; "" when one can."""
-        if not self.base_url:
-            return "The address of WAHA is missing or malformed. Enter it in the session."
-        return "" if self.waha_session else "The session in WAHA was not chosen yet. Open this session's page, fill in its fields and save."
+    checks_numbers = True  # for sessions that were saved before they could choose
 
     def send(self, address: str, message: Message, client_ref: uuid.UUID, deadline: Deadline) -> SendResult:
+        """With our own id for texts on the engines that take one; no engine takes one for media."""
         hidden = self._hidden(address, message)
         refusal = self._refusal_before_the_call(address, message)
         if refusal is not None:
             return refusal
-        body: dict[str, Any] = {
-            "session": self.waha_session,
-            "chatId": address,
-            "text": plain(message.text),
-            "linkPreview": message.link_preview,
-            "linkPreviewHighQuality": message.link_preview_high_quality,
-        }
-        if self.takes_client_id:
-            body["id"] = client_id(client_ref)
+        body = {"session": self.waha_session, "chatId": address, **self._content(message)}
+        our_id = client_id(client_ref) if self._has_our_id(message) else ""
+        if our_id:
+            body["id"] = our_id
+        if message.type is MessageType.TEXT:
+            self._be_polite(address, deadline)
         try:
-            response = http.post_json(self._url("sendText"), body, headers=self._headers(), deadline=deadline)
+            response = http.post_json(self._url(CALLS[message.type]), body, headers=self._headers(), deadline=deadline)
         except http.NotSent as error:
             if error.deadline_passed:
                 return SendResult.unsent(str(error))
             return SendResult.refused(ErrorCode.TRANSIENT, http.scrub(f"WAHA cannot be reached: {error}", hidden))
         except http.NoAnswer as error:
-            return SendResult.refused(ErrorCode.UNCONFIRMED, http.scrub(f"The answer was lost: {error}", hidden))
-        return read_send(response, hidden)
+            result = SendResult.refused(ErrorCode.UNCONFIRMED, http.scrub(f"The answer was lost: {error}", hidden))
+        else:
+            result = read_send(response, hidden)
+        # So that a receipt, which names nothing but the id, can settle what nobody knows.
+        return replace(result, message_id=our_id) if result.code == ErrorCode.UNCONFIRMED else result
+
+    def _has_our_id(self, message: Message) -> bool:
+        return self.takes_client_id and message.type is MessageType.TEXT
+
+    def _content(self, message: Message) -> dict[str, Any]:
+        if message.type is MessageType.TEXT:
+            return {
+                "text": plain(message.text),
+                "linkPreview": message.link_preview,
+                "linkPreviewHighQuality": message.link_preview_high_quality,
+            }
+        caption = plain(message.caption) if message.caption.strip() else ""
+        content: dict[str, Any] = {"file": _file(message)}
+        if message.type in {MessageType.VIDEO, MessageType.AUDIO}:
+            content["convert"] = self._is_on("convert_media")
+        if message.type is MessageType.VIDEO or (caption and message.type is not MessageType.AUDIO):
+            content["caption"] = caption  # of a video always: WAHA has a text of its own for one that is left out
+        return content
+
+    def _be_polite(self, address: str, deadline: Deadline) -> None:
+        """Seen and typing, where chosen. Whatever comes of it, the text goes; so it may not use up the time for that."""
+        calls = ["sendSeen"] if self._is_on("show_seen") else []
+        calls += ["startTyping", "stopTyping"] if self._is_on("show_typing") else []
+        share = Deadline(timedelta(seconds=deadline.remaining * COURTESY_SHARE))
+        body = {"session": self.waha_session, "chatId": address}
+        for call in calls:
+            try:
+                http.post_json(self._url(call), body, headers=self._headers(), deadline=share)
+            except (http.NotSent, http.NoAnswer):
+                pass  # WAHA's engines break these now and then while sending works
 
     def _refusal_before_the_call(self, address: str, message: Message) -> SendResult | None:
         if message.type not in self.message_types:
@@ -180,45 +152,46 @@ class WahaProvider(ChannelProvider):
         problem = self.misconfiguration()
         if problem:
             return SendResult.refused(ErrorCode.MISCONFIGURED, problem)
-        if not _CHAT.fullmatch(address):  # WAHA would take a bare number for a person and status@broadcast for everybody
+        if not CHAT.fullmatch(address):  # WAHA would take a bare number for a person and status@broadcast for everybody
             return SendResult.refused(ErrorCode.INVALID_RECIPIENT, "Not a WhatsApp chat id.")
-        if not message.text.strip():
+        if message.type is MessageType.TEXT and not message.text.strip():
             return SendResult.refused(ErrorCode.FATAL, "The text is empty.")
+        if message.type is not MessageType.TEXT and not _MEDIA_URL.fullmatch(message.media_url):
+            return SendResult.refused(ErrorCode.MISCONFIGURED, "The address of the media is missing or malformed. Enter it in the step.")
         return None
 
-    def check_session(self, deadline: Deadline) -> SessionCheck:
+    # -- before the first message ----------------------------------------------------------------------------------------------
+
+    def needs_resolving(self, address: str) -> bool:
+        return address.endswith("@c.us") and self._is_on("check_numbers", default=self.checks_numbers)
+
+    def resolve_address(self, address: str, deadline: Deadline) -> Resolution:
+        if not address.endswith("@c.us") or not CHAT.fullmatch(address):
+            return Resolution(Reach.UNKNOWN, detail="Only a person's number can be checked.")
         problem = self.misconfiguration()
         if problem:
-            return SessionCheck(SessionState.DISCONNECTED, problem)
+            return Resolution(Reach.UNKNOWN, detail=problem, code=ErrorCode.DISCONNECTED)
+        phone = address.partition("@")[0]
+        hidden = [*self._secrets(), address, phone]
+        query: dict[str, str | int] = {"phone": phone, "session": self.waha_session}
         try:
-            response = http.get_json(self._url("sessions", self.waha_session), headers=self._headers(), deadline=deadline)
+            response = http.get_json(self._url("contacts", "check-exists"), query=query, headers=self._headers(), deadline=deadline)
         except (http.NotSent, http.NoAnswer) as error:
-            return SessionCheck(SessionState.DISCONNECTED, f"WAHA does not answer at {self.origin}: {error}")
-        return self._read_session(response)
+            return Resolution(Reach.UNKNOWN, detail=http.scrub(f"WAHA could not be asked: {error}", hidden))
+        return read_reach(response, hidden)
 
-    def _read_session(self, response: http.Response) -> SessionCheck:
-        if response.status in (401, 403):
-            return SessionCheck(SessionState.DISCONNECTED, f"WAHA refused the API key ({response.status}).")
-        if response.status == 404:
-            return SessionCheck(SessionState.DISCONNECTED, f'WAHA at {self.origin} has no session "{self.waha_session}".')
-        answer = json_object(response)
-        if response.status != 200 or not answer:
-            detail = f"Not an answer of WAHA ({response.status}) from {self.origin}: {vendor_words(response)}"
-            return SessionCheck(SessionState.DISCONNECTED, http.scrub(detail, [self.api_key]))
-        state, advice = STATES.get(str(answer.get("status")), (SessionState.DISCONNECTED, "WAHA reports an unknown state."))
-        if state == SessionState.CONNECTED and (until := restricted(answer)):
-            return SessionCheck(SessionState.RESTRICTED, f"WhatsApp does not let this account start new chats{until}.")
-        return SessionCheck(state, advice)
+    # -- afterwards ------------------------------------------------------------------------------------------------------------
 
     def verify(self, sent: SentMessage, deadline: Deadline) -> Verification:
-        """By our own id where the engine takes one, or the id WAHA answered; else by chat, text and time.
+        """By the id WAHA answered, or our own where the engine took one; else by chat, time and text or caption, media without a caption
+        by its kind.
 
         A message WhatsApp's server has not acknowledged (ack 0) is UNKNOWN and not PRESENT: it stands in WAHA's outbox, so it must not be
         sent again, but it has not arrived either. Asked a little later, it will say one or the other. Ack -1 is WhatsApp's refusal: ABSENT.
         """
-        if self.misconfiguration() or not _CHAT.fullmatch(sent.address):
+        if self.misconfiguration() or not CHAT.fullmatch(sent.address):
             return Verification(Presence.UNKNOWN, detail=self.misconfiguration() or "Not a WhatsApp chat id.")
-        known = sent.provider_message_id or (client_id(sent.client_ref) if self.takes_client_id else "")
+        known = sent.provider_message_id or (client_id(sent.client_ref) if self._has_our_id(sent.message) else "")
         hidden = self._hidden(sent.address, sent.message)
         try:
             return self._look_up(known, sent, deadline) if known else self._search(sent, deadline)
@@ -261,20 +234,33 @@ class WahaProvider(ChannelProvider):
             messages = None
         if response.status != 200 or not isinstance(messages, list):
             raise Unreadable(response)
-        text = plain(sent.message.text)
-        same = [found for found in messages if is_the_text(found, text, query)]
+        alike = [(likeness(found, sent.message, query), found) for found in messages]
+        same = [presence(found) for how, found in alike if how is Likeness.SAME]
         if same:
-            verifications = [presence(found) for found in same]
-            return min(verifications, key=lambda one: BY_WEIGHT.index(one.presence))
+            return best_of(same)
+        if any(how is Likeness.PERHAPS for how, _ in alike):
+            return Verification(Presence.UNKNOWN, detail="There is media without a caption at that time; WAHA does not say of which kind.")
         if len(messages) >= SEARCH_LIMIT:
             return Verification(Presence.UNKNOWN, detail="There are too many messages in this chat to be sure.")
-        return Verification(Presence.ABSENT, detail="WAHA does not list this text in the chat at that time.")
-
-    def _url(self, *segments: str) -> str:
-        return f"{self.base_url}{self.api_prefix}/api/" + "/".join(quote(segment, safe="") for segment in segments)
-
-    def _headers(self) -> dict[str, str]:
-        return {"X-Api-Key": self.api_key} if self.api_key else {}
+        return Verification(Presence.ABSENT, detail="WAHA does not list this message in the chat at that time.")
 
     def _hidden(self, address: str, message: Message) -> list[str]:
-        return [self.api_key, address, address.partition("@")[0], message.text, plain(message.text), *message.text.splitlines()]
+        texts = [line for text in (message.text, message.caption) for line in (text, plain(text), *text.splitlines())]
+        return [*self._secrets(), address, address.partition("@")[0], message.media_url, *texts]
+
+
+def _file(message: Message) -> dict[str, str]:
+    match = _MEDIA_URL.fullmatch(message.media_url)
+    in_url = unquote(match["path"].rpartition("/")[2]) if match else ""
+    mimetype = _mimetype(in_url, message.type) or _mimetype(message.filename, message.type) or USUAL[message.type]
+    file = {"mimetype": mimetype, "url": message.media_url}
+    if message.type is not MessageType.AUDIO:  # a voice message has no name
+        file["filename"] = message.filename.strip() or in_url or f"{message.type.value.lower()}{_TABLE.guess_extension(mimetype) or ''}"
+    return file
+
+
+def _mimetype(name: str, type: MessageType) -> str:
+    """What the suffix says; "" when it says nothing, or something that such a message cannot be."""
+    suffix = re.search(r"\.[a-z0-9]+$", name.lower())
+    found = (_SUFFIXES.get(suffix[0]) or _TABLE.guess_type(f"x{suffix[0]}")[0] or "") if suffix else ""
+    return found if type is MessageType.DOCUMENT or found.startswith(f"{type.value.lower()}/") else ""

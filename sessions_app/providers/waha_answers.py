@@ -8,11 +8,14 @@ import re
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any
 
 from sessions_app.providers import http
-from sessions_app.providers.base import ErrorCode, Presence, SendResult, SessionState, Verification
+from sessions_app.providers.base import ErrorCode, Message, MessageType, Presence, Reach, Resolution, SendResult, SessionState, Verification
 
+CHAT = re.compile(r"[0-9-]{3,40}@(c\.us|g\.us|lid|newsletter)")
+_PERSON = re.compile(r"([0-9]{3,20})(?:\.[0-9]+)?(?::[0-9]+)?@(c\.us|s\.whatsapp\.net|lid)")
 _RAW_ID = re.compile(r"[A-Za-z0-9.-]{1,100}")
 ACK_ERROR, ACK_PENDING = -1, 0
 
@@ -42,11 +45,15 @@ def raw_id(answer: Any) -> str:
     return raw if _RAW_ID.fullmatch(raw) else ""
 
 
+def person(value: Any) -> str:
+    """A person's chat id as our addresses have it, without the device; "" for anything else."""
+    match = _PERSON.fullmatch(value) if isinstance(value, str) else None
+    return f"{match[1]}@{'lid' if match[2] == 'lid' else 'c.us'}" if match else ""
+
+
 def plain(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
-
-BY_WEIGHT = [Presence.PRESENT, Presence.UNKNOWN, Presence.ABSENT]
 
 STATES: Mapping[str, tuple[SessionState, str]] = {
     "WORKING": (SessionState.CONNECTED, ""),
@@ -75,14 +82,69 @@ def presence(found: Mapping[str, Any]) -> Verification:
     return Verification(Presence.PRESENT, raw_id(found))
 
 
-def is_the_text(found: Any, text: str, query: Mapping[str, str | int]) -> bool:
-    """Filters once more what WAHA was asked to filter: some engines and versions ignore parts of the query."""
-    if not isinstance(found, dict) or found.get("fromMe") is not True or not isinstance(found.get("body"), str):
-        return False
+def best_of(verifications: list[Verification]) -> Verification:
+    weights = [Presence.PRESENT, Presence.UNKNOWN, Presence.ABSENT]
+    return min(verifications, key=lambda one: weights.index(one.presence))
+
+
+class Likeness(Enum):
+    SAME = 1
+    PERHAPS = 2
+    OTHER = 3
+
+
+def likeness(found: Any, message: Message, query: Mapping[str, str | int]) -> Likeness:
+    """Whether a listed message is the one that is looked for. Filters once more what WAHA was asked to filter: some engines and versions
+    ignore parts of the query.
+    """
+    if not isinstance(found, dict) or found.get("fromMe") is not True:
+        return Likeness.OTHER
     timestamp = found.get("timestamp")
     if isinstance(timestamp, (int, float)) and not query["filter.timestamp.gte"] <= timestamp <= query["filter.timestamp.lte"]:  # type: ignore[operator]
-        return False
-    return plain(found["body"]) == text
+        return Likeness.OTHER
+    body = plain(found["body"]) if isinstance(found.get("body"), str) else ""
+    if message.type is MessageType.TEXT:
+        return Likeness.SAME if body == plain(message.text) else Likeness.OTHER
+    kind = raw_kind(found) or media_kind(found)
+    if message.type is MessageType.DOCUMENT and raw_kind(found) is None and kind is not message.type:
+        kind = None  # anything can be sent as a document
+    if found.get("hasMedia") is False or (kind is not None and kind is not message.type):
+        return Likeness.OTHER
+    if message.caption.strip() and message.type is not MessageType.AUDIO:
+        return Likeness.SAME if body == plain(message.caption) else Likeness.OTHER
+    if body.strip() and message.type is not MessageType.DOCUMENT:  # some engines give a document's name there
+        return Likeness.OTHER
+    return Likeness.PERHAPS if kind is None else Likeness.SAME
+
+
+_KINDS: Mapping[str, MessageType] = {
+    "image": MessageType.IMAGE,
+    "video": MessageType.VIDEO,
+    "audio": MessageType.AUDIO,
+    "ptt": MessageType.AUDIO,
+    "document": MessageType.DOCUMENT,
+}
+
+
+def raw_kind(found: Mapping[str, Any]) -> MessageType | None:
+    """What the engine's raw message says. Its shapes are no part of WAHA's published API: `type` is what WEBJS and WPP were seen to have,
+    `message` NOWEB, `Message` GOWS.
+    """
+    data = found.get("_data")
+    if not isinstance(data, dict):
+        return None
+    if isinstance(data.get("type"), str) and data["type"] in _KINDS:
+        return _KINDS[data["type"]]
+    content = data.get("message") or data.get("Message")
+    return next((kind for name, kind in _KINDS.items() if isinstance(content, dict) and content.get(f"{name}Message")), None)
+
+
+def media_kind(found: Mapping[str, Any]) -> MessageType | None:
+    """As `raw_kind`, else by the media's MIME type, which does not tell a picture from one sent as a document. None: not said."""
+    media = found.get("media")
+    mimetype = media.get("mimetype") if isinstance(media, dict) else None
+    main = mimetype.partition("/")[0] if isinstance(mimetype, str) else ""
+    return raw_kind(found) or (MessageType.DOCUMENT if main in ("application", "text") else _KINDS.get(main))
 
 
 def restricted(session: Mapping[str, Any]) -> str:
@@ -95,6 +157,10 @@ def restricted(session: Mapping[str, Any]) -> str:
         until = restriction.get("until")
     else:
         return ""
+    return until_when(until)
+
+
+def until_when(until: Any) -> str:
     try:
         return f" until {datetime.fromtimestamp(float(until or ''), UTC):%Y-%m-%d %H:%M} UTC"
     except (ValueError, TypeError, OverflowError, OSError):
@@ -133,6 +199,27 @@ def read_send(response: http.Response, hidden: list[str]) -> SendResult:
     detail = http.scrub(f"{advice} ({response.status}): {vendor_words(response)}", hidden)
     retry_after = response.retry_after if code == ErrorCode.RATE_LIMIT else None
     return SendResult.refused(code, detail, retry_after=retry_after, http_status=response.status)
+
+
+def read_reach(response: http.Response, hidden: list[str]) -> Resolution:
+    """The answer of check-exists. Nobody is there only when it says so; a code is set only where the session is clearly the cause."""
+    answer = json_object(response)
+    if response.status == 200 and answer.get("numberExists") is False:
+        return Resolution(Reach.NOT_FOUND, detail="WhatsApp has no account with this number.")
+    chat = person(answer.get("chatId"))
+    if response.status == 200 and answer.get("numberExists") is True and chat:
+        return Resolution(Reach.FOUND, chat)
+    code, advice = _refusal(response)
+    words = vendor_words(response)
+    if code not in (ErrorCode.RATE_LIMIT, ErrorCode.DISCONNECTED) or (response.status == 404 and not _NO_SESSION.search(words)):
+        code, advice = None, "WAHA could not tell"
+    detail = http.scrub(f"{advice} ({response.status}): {words}", hidden)
+    retry_after = response.retry_after if code == ErrorCode.RATE_LIMIT else None
+    return Resolution(Reach.UNKNOWN, detail=detail, code=code, retry_after=retry_after)
+
+
+# A 404 of anything else, a proxy or an older WAHA, quotes the path at most, and the path has the word in it too.
+_NO_SESSION = re.compile(r"find a session|session\b.*\bnot found", re.IGNORECASE)
 
 
 def _refusal(response: http.Response) -> tuple[ErrorCode | None, str]:

@@ -98,7 +98,7 @@ def test_a_bad_value_is_refused_with_a_sentence(admin_client, session, field, va
         ({"text": "", "name": "Hello"}, "Write the text of this step."),
         ({"text": "Hello {{ name"}, "{{"),
         ({"text": "Hello {{ name|upper }}"}, "upper"),
-        ({"message_type": "IMAGE"}, "Sales channel"),
+        ({"message_type": "TEMPLATE", "template_name": "x", "template_language": "en"}, "Sales channel"),
         ({"recurrence_type": "fortnightly"}, "&quot;fortnightly&quot; is not a recurrence"),
         ({"recurrence_count": "3"}, "Say how often it repeats"),
         ({"scheduled_at": "2027-03-01T09:00", "delay_after_previous": "1 00:00:00"}, "not both"),
@@ -117,8 +117,8 @@ def test_a_bad_value_is_refused_with_a_sentence(admin_client, session, field, va
     ],
 )
 def test_a_bad_step_is_refused_with_a_sentence(admin_client, settings, step, sentence):
-    channel = "waha" if step.get("message_type") == "IMAGE" else "mock"
-    sentence = sentence.replace("Sales channel", "WhatsApp (WAHA) cannot send this type of message. It sends: Text.")
+    channel = "waha" if sentence == "Sales channel" else "mock"
+    sentence = sentence.replace("Sales channel", "WhatsApp (WAHA) cannot send this type of message. It sends: Text, Image, Video, Audio, Document.")
     response = admin_client.post(ADD, posted(step, session=make_session(channel=channel).pk))
     assert response.status_code == 200
     assert sentence in response.content.decode()

@@ -32,7 +32,7 @@ def prepare(order: dict[str, Any]) -> None:
     """Sessions, campaigns and people, none of them started. Every person has a number of their own over the whole run."""
     number = plan.FIRST_NUMBER
     for lane in order["lanes"]:
-        where = {"base_url": order["sandbox"], "session": lane["name"], "engine": "NOWEB"}
+        where = {"base_url": order["sandbox"], "session": lane["name"], "engine": "NOWEB", "check_numbers": False}
         if lane["kind"] == "metered":
             where["rate"] = lane["rate"]
         session = Session.objects.create(name=lane["name"], channel=plan.CHANNELS[lane["kind"]], settings=where)

@@ -57,8 +57,8 @@ def throttled(at_least: float, at_most: float | None = None) -> Cell:
 
 
 CHANNELS: dict[str, dict[str, Any]] = {
-    "waha, NOWEB": {"channel": "waha", "engine": "NOWEB"},  # takes our own message id
-    "waha, WEBJS": {"channel": "waha", "engine": "WEBJS"},  # does not
+    "waha, NOWEB": {"channel": "waha", "engine": "NOWEB", "check_numbers": False},  # takes our own message id
+    "waha, WEBJS": {"channel": "waha", "engine": "WEBJS", "check_numbers": False},  # does not
     "sandbox": {"channel": "sandbox", "engine": "NOWEB", "rate": 1},  # one at a time, as the human ones
 }
 

@@ -55,7 +55,7 @@ def make_ready(
     sandbox: Sandbox, people: int, *, channel: str = "sandbox", rate: float | None = 50, session: Session | None = None
 ) -> Campaign:
     if session is None:
-        config = {"base_url": sandbox.url, "session": f"s{uuid4().hex[:8]}", "engine": "NOWEB", "rate": rate}
+        config = {"base_url": sandbox.url, "session": f"s{uuid4().hex[:8]}", "engine": "NOWEB", "rate": rate, "check_numbers": False}
         session = make_session(channel=channel, settings=config, checked_at=timezone.now())
     campaign = make_campaign(session=session, safe_hours=Campaign.SafeHours.OFF)
     make_step(campaign, text="Hello {{ name }}")

@@ -20,14 +20,15 @@ pytestmark = pytest.mark.django_db
 
 
 def test_the_schedules_are_there_and_name_functions_that_exist():
-    for migration in ("0002_schedules", "0005_schedules_of_retries_and_watching"):
+    for migration in ("0002_schedules", "0005_schedules_of_retries_and_watching", "0007_schedules_of_receipts_and_sessions"):
         schedules = import_module(f"dispatch.migrations.{migration}")
         schedules.make(apps, None)  # a test before this one may have emptied the tables
         schedules.make(apps, None)  # and twice makes none twice
     found = {(schedule.func, schedule.minutes) for schedule in Schedule.objects.all()}
     names = {"recover": 5, "drive": 1, "keep_house": None, "retry_campaigns": 5, "watch": 1}
+    names |= {"apply_webhooks": 1, "find_silence": 1, "poll_sessions": 5, "sync_templates": None}
     assert found == {(f"dispatch.tasks.{name}", minutes) for name, minutes in names.items()}
-    assert Schedule.objects.count() == 5
+    assert Schedule.objects.count() == len(names)
     assert all(callable(getattr(tasks, name)) for name in names)
 
 

@@ -1,7 +1,9 @@
+import contextlib
+
 import pytest
 
 from sessions_app.pacing import Metered
-from sessions_app.providers.base import ErrorCode, SessionState
+from sessions_app.providers.base import ErrorCode, MessageType, NotPossible, SessionState
 from sessions_app.providers.sandbox import SandboxProvider, SandboxSettings, is_loopback
 from tests.providers.contract import REF, HTTPChannelContract, soon
 from tests.providers.scripted_server import reply
@@ -61,3 +63,21 @@ class TestSandbox(HTTPChannelContract):
 
     def test_the_form_refuses_a_higher_rate(self) -> None:
         assert "rate" in SandboxSettings({"session": "demo", "engine": "NOWEB", "rate": "201"}).errors
+
+    def test_numbers_are_checked_only_where_chosen(self) -> None:
+        assert not self.make().needs_resolving(self.address)
+        assert self.make(check_numbers=True).needs_resolving(self.address)
+        assert SandboxSettings().fields["check_numbers"].initial is False
+
+    def test_every_call_has_the_path_that_a_real_waha_does_not_have(self) -> None:
+        provider = self.make(show_seen=True, show_typing=True)
+        provider.send(self.address, self.message(), REF, soon())
+        provider.send(self.address, self.message(MessageType.IMAGE), REF, soon())
+        provider.resolve_address(self.address, soon())
+        provider.resolve_sender("998877@lid", soon())
+        provider.manage("create", soon())
+        for groups in (True, False):
+            with contextlib.suppress(NotPossible):
+                provider.list_chats(soon(), groups=groups)
+        assert len(self.server.requests) >= 10
+        assert all(request.path.startswith("/_sandbox/waha/api/") for request in self.server.requests)

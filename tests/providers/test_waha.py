@@ -6,12 +6,23 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Session
-from sessions_app.providers.base import Answer, ErrorCode, Message, MessageType, Presence, SentMessage, SessionConfig, SessionState
-from sessions_app.providers.waha import ENGINES, WahaCredentials, WahaProvider, WahaSettings
-from sessions_app.providers.waha_answers import client_id, plain, raw_id
+from sessions_app.providers.base import (
+    Answer,
+    ErrorCode,
+    Message,
+    MessageType,
+    Presence,
+    Reach,
+    SentMessage,
+    SessionConfig,
+    SessionState,
+)
+from sessions_app.providers.waha import WahaProvider
+from sessions_app.providers.waha_answers import client_id, person, plain, raw_id
+from sessions_app.providers.waha_connection import ENGINES, WahaCredentials, WahaSettings
 from tests.providers import scripted_server
 from tests.providers.contract import REF, SECRET, TEXT, HTTPChannelContract, soon
-from tests.providers.scripted_server import CLOSE, reply
+from tests.providers.scripted_server import CLOSE, HANG, reply
 
 CLAIMED_AT = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 CHAT = "12025550101@c.us"
@@ -26,6 +37,11 @@ SEND_TEXT = {
     "linkPreview": (bool, False),
     "linkPreviewHighQuality": (bool, False),
 }
+
+
+def matches(body: dict[str, Any], schema: dict[str, tuple[type, bool]]) -> None:
+    assert {name for name, (_, required) in schema.items() if required} <= body.keys() <= schema.keys()
+    assert all(type(value) is schema[name][0] for name, value in body.items())
 
 
 def failure(message: str, **request: Any) -> scripted_server.Answer:
@@ -128,9 +144,6 @@ def test_line_ends() -> None:
     assert plain("a\r\nb\rc\nd") == "a\nb\nc\nd"
 
 
-LOCKED = {"me": {"reachoutTimelock": {"isActive": True, "timeEnforcementEnds": 1796040000}}}
-
-
 class TestWaha(HTTPChannelContract):
     provider = WahaProvider
     settings = {"session": "sales", "engine": "WEBJS"}
@@ -149,8 +162,7 @@ class TestWaha(HTTPChannelContract):
         request = self.server.requests[0]
         body = request.json()
         assert (request.method, request.path, request.headers["x-api-key"]) == ("POST", "/api/sendText", SECRET)
-        assert {name for name, (_, required) in SEND_TEXT.items() if required} <= body.keys() <= SEND_TEXT.keys()
-        assert all(type(value) is SEND_TEXT[name][0] for name, value in body.items())
+        matches(body, SEND_TEXT)
         assert (body["session"], body["chatId"], body["text"]) == ("sales", CHAT, TEXT.replace("\r\n", "\n"))
         assert body.get("id") == (client_id(REF) if engine in ("NOWEB", "GOWS") else None)
 
@@ -205,7 +217,46 @@ class TestWaha(HTTPChannelContract):
         WahaProvider(SessionConfig(settings={"base_url": self.server.url, "session": "default"})).send(CHAT, self.message(), REF, soon())
         assert "instance-key" not in str(self.server.requests[0].headers)
 
+    # --- seen and typing
+
+    def paths(self) -> list[str]:
+        return [request.path.removeprefix("/api/") for request in self.server.requests]
+
+    def test_nothing_but_the_text_unless_chosen(self) -> None:
+        self.send()
+        assert self.paths() == ["sendText"]
+
+    def test_seen_and_typing_before_a_text(self) -> None:
+        chosen = {"show_seen": True, "show_typing": True}
+        assert self.send(**chosen).answer == Answer.ACCEPTED
+        assert self.paths() == ["sendSeen", "startTyping", "stopTyping", "sendText"]
+        for request in self.server.requests[:3]:
+            assert request.json() == {"session": "sales", "chatId": CHAT}
+            assert request.headers["x-api-key"] == SECRET
+        self.make(**chosen).send(CHAT, self.message(MessageType.IMAGE), REF, soon())
+        assert self.paths()[4:] == ["sendImage"]
+
+    @pytest.mark.parametrize("answer", [failure("markedUnread"), nest(404, "x"), CLOSE, reply(401, {})], ids=["500", "404", "cut", "401"])
+    def test_their_failure_is_none_of_the_text(self, answer: scripted_server.Answer) -> None:
+        self.server.script(answer, answer, answer, reply(201, SENT["WEBJS"]))
+        result = self.make(show_seen=True, show_typing=True).send(CHAT, self.message(), REF, soon())
+        assert (result.answer, result.message_id, self.paths()[-1]) == (Answer.ACCEPTED, "3EB0AA", "sendText")
+
+    def test_they_take_a_third_of_the_time_at_most(self) -> None:
+        self.server.script(HANG)
+        result = self.make(show_seen=True, show_typing=True).send(CHAT, self.message(), REF, soon(0.9))
+        assert result.answer == Answer.ACCEPTED
+        assert self.paths() == ["sendSeen", "sendText"]
+
     # --- what comes back
+
+    @pytest.mark.parametrize(("engine", "known"), [("NOWEB", True), ("GOWS", True), ("WEBJS", False), ("WPP", False)])
+    def test_a_doubt_keeps_our_id_for_the_receipt(self, engine: str, known: bool) -> None:
+        for answer in (CLOSE, reply(502, b"")):
+            assert self.send(answer, engine=engine).message_id == (client_id(REF) if known else "")
+        self.server.script(CLOSE)
+        assert self.make(engine=engine).send(CHAT, self.message(MessageType.IMAGE), REF, soon()).message_id == ""
+        assert self.send(nest(429, "x"), engine=engine).message_id == ""
 
     @pytest.mark.parametrize("body", SENT.values(), ids=SENT.keys())
     def test_accepted_by_every_engine(self, body: dict[str, Any]) -> None:
@@ -228,69 +279,6 @@ class TestWaha(HTTPChannelContract):
         assert self.send(unprocessable("SCAN_QR_CODE")).detail == (
             "The session is not working (422): Session status is not as expected. Try again later or restart the session; SCAN_QR_CODE"
         )
-
-    # --- the session
-
-    @pytest.mark.parametrize(
-        ("status", "state"),
-        [
-            ("WORKING", SessionState.CONNECTED),
-            ("SCAN_QR_CODE", SessionState.NEEDS_PAIRING),
-            ("PASSKEY_REQUIRED", SessionState.NEEDS_PAIRING),
-            ("PASSKEY_CONFIRMATION_REQUIRED", SessionState.NEEDS_PAIRING),
-            ("STARTING", SessionState.CONNECTING),
-            ("STOPPED", SessionState.DISCONNECTED),
-            ("FAILED", SessionState.DISCONNECTED),
-            ("DANCING", SessionState.DISCONNECTED),
-            (None, SessionState.DISCONNECTED),
-        ],
-    )
-    def test_the_states_of_a_session(self, status: str | None, state: SessionState) -> None:
-        self.server.script(reply(200, {"name": "sales", "status": status, "me": None}))
-        check = self.make().check_session(soon())
-        assert check.state == state
-        assert bool(check.detail) == (state != SessionState.CONNECTED)
-        assert (self.server.requests[0].method, self.server.requests[0].path) == ("GET", "/api/sessions/sales")
-        assert self.server.requests[0].headers["x-api-key"] == SECRET
-
-    @pytest.mark.parametrize(
-        ("more", "state", "words"),
-        [
-            ({"me": {"id": "1@c.us", "reachoutTimelock": None}}, SessionState.CONNECTED, ""),
-            ({"me": {"reachoutTimelock": {"isActive": False, "timeEnforcementEnds": 0}}}, SessionState.CONNECTED, ""),
-            (
-                LOCKED,
-                SessionState.RESTRICTED,
-                "until 2026-11-30 12:00 UTC",
-            ),
-            ({"me": {"reachoutTimelock": {"isActive": True}}}, SessionState.RESTRICTED, "for now"),
-            ({"restriction": {"active": True, "until": 1796040000}}, SessionState.RESTRICTED, "until 2026-11-30 12:00 UTC"),
-            ({"restriction": {"active": False}, "me": "odd"}, SessionState.CONNECTED, ""),
-        ],
-    )
-    def test_an_account_that_may_not_start_chats(self, more: dict[str, Any], state: SessionState, words: str) -> None:
-        self.server.script(reply(200, {"name": "sales", "status": "WORKING", **more}))
-        check = self.make().check_session(soon())
-        assert check.state == state
-        assert words in check.detail
-
-    @pytest.mark.parametrize(
-        ("answer", "words"),
-        [
-            (reply(401, {"message": "Unauthorized"}), "API key"),
-            (reply(404, {"message": "Session not found"}), 'no session "sales"'),
-            (reply(500, {"message": "oops"}), "oops"),
-            (reply(200, b"<title>Log in</title>"), "Not an answer of WAHA (200)"),
-            (reply(200, []), "Not an answer of WAHA (200)"),
-            (reply(301, b"", headers={"Location": "/"}), "Not an answer of WAHA (301)"),
-            (CLOSE, "does not answer"),
-        ],
-    )
-    def test_a_check_that_fails_says_why(self, answer: scripted_server.Answer, words: str) -> None:
-        self.server.script(answer)
-        check = self.make().check_session(soon())
-        assert check.state == SessionState.DISCONNECTED
-        assert words in check.detail
 
     # --- what became of a message
 
@@ -396,8 +384,97 @@ class TestWaha(HTTPChannelContract):
         assert self.verify(reply(200, page), engine="WEBJS").presence == Presence.UNKNOWN
         assert self.verify(reply(200, page[:99]), engine="WEBJS").presence == Presence.ABSENT
 
+    # --- where a number is reached
+
+    def resolve(self, *script: scripted_server.Answer, address: str = CHAT) -> Any:
+        self.server.script(*script)
+        return self.make().resolve_address(address, soon())
+
+    def test_only_numbers_are_checked_and_only_where_chosen(self) -> None:
+        assert self.make().needs_resolving(CHAT), "a session that was saved before there was the choice"
+        assert self.make(check_numbers=True).needs_resolving(CHAT)
+        assert not self.make(check_numbers=False).needs_resolving(CHAT)
+        assert not any(self.make().needs_resolving(one) for one in ("1203630412@g.us", "998877@lid", "120363999@newsletter", ""))
+
+    def test_the_number_is_asked_for(self) -> None:
+        found = self.resolve(reply(200, {"numberExists": True, "chatId": "551187654321@c.us"}), address="5511987654321@c.us")
+        assert (found.reach, found.address, found.code) == (Reach.FOUND, "551187654321@c.us", None)
+        request = self.server.requests[0]
+        assert (request.method, request.path) == ("GET", "/api/contacts/check-exists?phone=5511987654321&session=sales")
+        assert request.headers["x-api-key"] == SECRET
+
+    @pytest.mark.parametrize(("told", "kept"), [("1202@s.whatsapp.net", "1202@c.us"), ("998877@lid", "998877@lid"), ("12:3@c.us", "")])
+    def test_other_forms_of_the_answer(self, told: str, kept: str) -> None:
+        found = self.resolve(reply(200, {"numberExists": True, "chatId": told}))
+        assert (found.reach, found.address) == ((Reach.FOUND, kept) if kept else (Reach.UNKNOWN, ""))
+
+    @pytest.mark.parametrize("body", [{"numberExists": False}, {"numberExists": False, "chatId": None}], ids=repr)
+    def test_nobody_there(self, body: dict[str, Any]) -> None:
+        assert self.resolve(reply(200, body)).reach == Reach.NOT_FOUND
+
+    @pytest.mark.parametrize(
+        ("answer", "code"),
+        [
+            (nest(429, "Too Many Requests"), ErrorCode.RATE_LIMIT),
+            (failure("rate-overlimit"), ErrorCode.RATE_LIMIT),
+            (reply(401, {"message": "Unauthorized"}), ErrorCode.DISCONNECTED),
+            (nest(403, "Forbidden"), ErrorCode.DISCONNECTED),
+            (nest(404, "We didn't find a session with name 'sales'."), ErrorCode.DISCONNECTED),
+            (nest(404, "Session not found"), ErrorCode.DISCONNECTED),
+            (unprocessable("SCAN_QR_CODE"), ErrorCode.DISCONNECTED),
+            (nest(404, "Cannot GET /api/contacts/check-exists?phone=1&session=sales"), None),
+            (reply(404, b"<h1>Not Found</h1>"), None),
+            (nest(422, "The method is not implemented by the engine."), None),
+            (failure("no LID found for 12025550101@s.whatsapp.net"), None),
+            (failure("Evaluation failed"), None),
+            (reply(200, {"numberExists": None}), None),
+            (reply(200, {"numberExists": "false"}), None),
+            (reply(200, {"numberExists": True}), None),
+            (reply(201, {"numberExists": False}), None),
+            (reply(404, {"numberExists": False}), None),
+            (reply(200, b"<title>Log in</title>"), None),
+            (reply(302, b"", headers={"Location": "/"}), None),
+            (reply(503, b""), None),
+            (CLOSE, None),
+        ],
+    )
+    def test_what_is_not_said_is_unknown(self, answer: scripted_server.Answer, code: ErrorCode | None) -> None:
+        found = self.resolve(answer)
+        assert (found.reach, found.address, found.code, found.retry_after) == (Reach.UNKNOWN, "", code, None)
+        assert found.detail and CHAT.partition("@")[0] not in found.detail
+
+    def test_how_long_to_wait_is_kept(self) -> None:
+        assert self.resolve(reply(429, {}, headers={"Retry-After": "90"})).retry_after == timedelta(seconds=90)
+
+    def test_what_is_no_number_is_not_asked_about(self) -> None:
+        assert self.resolve(address="1203630412@g.us").reach == Reach.UNKNOWN
+        assert (
+            WahaProvider(SessionConfig(settings={"base_url": self.server.url})).resolve_address(CHAT, soon()).code == ErrorCode.DISCONNECTED
+        )
+        assert self.server.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ("12025550101@c.us", "12025550101@c.us"),
+        ("12025550101:17@s.whatsapp.net", "12025550101@c.us"),
+        ("12025550101.0:17@s.whatsapp.net", "12025550101@c.us"),
+        ("998877:3@lid", "998877@lid"),
+        ("status@broadcast", ""),
+        ("1203630412@g.us", ""),
+        ("12025550101", ""),
+        (None, ""),
+        (7, ""),
+    ],
+)
+def test_who_a_chat_id_is(told: Any, kept: str) -> None:
+    assert person(told) == kept
+
 
 # --- the forms
+
+DEFAULTS = {"check_numbers": False, "show_seen": False, "show_typing": False, "convert_media": False, "callback_url": ""}
 
 
 @pytest.mark.parametrize(
@@ -412,7 +489,7 @@ class TestWaha(HTTPChannelContract):
 def test_addresses_of_waha(given: str, stored: str) -> None:
     form = WahaSettings({"base_url": given, "session": "default", "engine": "WEBJS"})
     assert form.is_valid(), form.errors
-    assert form.cleaned_data == {"base_url": stored, "session": "default", "engine": "WEBJS"}
+    assert form.cleaned_data == {"base_url": stored, "session": "default", "engine": "WEBJS", **DEFAULTS}
     json.dumps(form.cleaned_data)
 
 
@@ -446,14 +523,41 @@ def test_what_is_no_session_name(name: str) -> None:
     assert "session" in WahaSettings({"base_url": "http://waha", "session": name, "engine": "WEBJS"}).errors
 
 
+def test_a_new_session_checks_its_numbers() -> None:
+    assert WahaSettings().fields["check_numbers"].initial is True
+
+
+@pytest.mark.parametrize(
+    ("url", "good"),
+    [
+        ("", True),
+        ("https://paceline.example.org/api/webhooks/0b2f/", True),
+        ("http://web:8000/api/webhooks/0b2f/", True),
+        ("paceline.example.org/api", False),
+        ("https://user:pass@example.org/", False),
+        ("https://example.org/?x=1", False),
+    ],
+)
+def test_addresses_of_the_webhook(url: str, good: bool) -> None:
+    form = WahaSettings({"base_url": "http://waha", "session": "default", "engine": "WEBJS", "callback_url": url})
+    assert form.is_valid() == good
+    assert not good or form.cleaned_data["callback_url"] == url, "the slash at the end stays: without it Django redirects"
+
+
+@pytest.mark.parametrize(("secret", "good"), [("", True), ("a" * 16, True), ("short", False), ("a b" * 8, False), ("é" * 20, False)])
+def test_webhook_secrets(secret: str, good: bool) -> None:
+    assert WahaCredentials({"webhook_secret": secret}).is_valid() == good
+
+
 @pytest.mark.parametrize(("key", "good"), [("", True), (" abc ", True), ("a b", False), ("clé", False), ("a\u200bb", False)])
 def test_api_keys(key: str, good: bool) -> None:
     assert WahaCredentials({"api_key": key}).is_valid() == good
 
 
 def test_a_stored_key_is_not_shown_again() -> None:
-    assert SECRET not in WahaCredentials(initial={"api_key": SECRET}).as_p()
-    assert SECRET not in WahaCredentials({"api_key": SECRET}).as_p()
+    both = {"api_key": SECRET, "webhook_secret": SECRET}
+    assert SECRET not in WahaCredentials(initial=both).as_p()
+    assert SECRET not in WahaCredentials(both).as_p()
 
 
 def test_the_states_are_those_of_the_model() -> None:
