@@ -13,6 +13,7 @@ from unfold.forms import BaseDialogForm
 
 from campaigns import recurrence, rendering
 from campaigns.models import Campaign, CampaignStep, Recipient
+from campaigns.template_form import ONLY_ASKED, TemplateForm
 from campaigns.wall_clock import WallClockField, WallClockForm, zone_named
 from sessions_app import addresses
 from sessions_app.forms import channel_class
@@ -52,7 +53,7 @@ class CampaignForm(WallClockForm):
         return self.cleaned_data
 
 
-class StepForm(WallClockForm):
+class StepForm(TemplateForm, WallClockForm):
     """One step inside its campaign's form; the formset passes the campaign as it stands in that form."""
 
     scheduled_at = WallClockField(label="Send at", required=False)
@@ -79,6 +80,7 @@ class StepForm(WallClockForm):
         self.show_wall_clock(zone)
         self.fields["scheduled_at"].help_text = f"In the step's time zone (now {zone.key}). Empty: as soon as it is reached."
         self.fields["template_components"].show_hidden_initial = False
+        self.offer_templates(campaign)
         self._offer_types()
         if self.is_frozen:
             self._freeze()
@@ -133,12 +135,19 @@ class StepForm(WallClockForm):
                 self.add_error(name, str(problem))
         if kind in NEEDS_FILE and not self.cleaned_data.get("media_url") and "media_url" not in self.errors:
             self.add_error("media_url", "Give the address of the file to send.")
+        self.take_template()
         if kind == CampaignStep.Type.TEMPLATE and not self.cleaned_data.get("template_name"):
-            self.add_error("template_name", "Give the name of the template.")
+            self._say_that_there_is_no_template()
         if not isinstance(self.cleaned_data.get("template_components", []), list):
             self.add_error("template_components", "Write a list, as in [].")
         if self.provider is not None:
             self._check_what_the_channel_takes(self.provider)
+
+    def _say_that_there_is_no_template(self) -> None:
+        if not self.chooses:
+            self.add_error("template_name", "Give the name of the template.")
+        elif "template" not in self.errors:
+            self.add_error("template", "Choose the template.")
 
     def _check_what_the_channel_takes(self, provider: type[ChannelProvider]) -> None:
         """What would be dropped in silence is refused here."""
@@ -169,6 +178,14 @@ class StepFormSet(forms.BaseInlineFormSet):
 
     def validate_unique(self) -> None:
         """In clean(), with a sentence."""
+
+    def save(self, commit: bool = True) -> Any:
+        """The admin writes the columns that it finds among a form's fields, so what is none leaves them here."""
+        saved = super().save(commit)
+        for form in self.forms:
+            for name in ONLY_ASKED:
+                form.fields.pop(name, None)
+        return saved
 
     def clean(self) -> None:
         super().clean()

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from campaigns import rendering
+from campaigns import counting, rendering, template_filling
 from campaigns.models import Campaign, CampaignStep
 from sessions_app.providers.base import ChannelProvider, MessageType
 from sessions_app.providers.registry import UnknownChannel
+from sessions_app.template_sync import has_templates
 
 _PACING_LABELS = {
     "min_interval": "Shortest interval (s)",
@@ -16,16 +17,25 @@ _PACING_LABELS = {
     "batch_size": "Batch size",
     "batch_pause": "Pause after a batch (s)",
 }
+_LEVELS = ("error", "warning", "note")
+_COUNTED_OVER = 100  # recipients whose texts are filled to see how many SMS they are
+# What to do about a template that cannot be sent now.
+_REMEDIES = {
+    "PENDING": "Wait until it is approved",
+    "IN_APPEAL": "Wait until the appeal is decided",
+    "REJECTED": "Change it and hand it in again, or choose another",
+    "PAUSED": "People block or report it: improve it, or choose another",
+}
 
 
 @dataclass(frozen=True)
 class Finding:
-    level: Literal["error", "warning"]  # an error keeps the campaign from starting
+    level: Literal["error", "warning", "note"]  # an error keeps the campaign from starting
     text: str
 
 
 def examine(campaign: Campaign, *, now: datetime) -> list[Finding]:
-    """Errors first. Costs one count, and one more for each variable without a default."""
+    """Errors first. Costs one count, and one more for each variable without a default; the first recipients where SMS are counted."""
     steps = list(campaign.steps.order_by("order"))
     for step in steps:
         step.campaign = campaign
@@ -34,7 +44,7 @@ def examine(campaign: Campaign, *, now: datetime) -> list[Finding]:
         findings.append(_error("The campaign has no steps. Add a step with its text."))
     for step in steps:
         findings += [*_texts(step), *_times(campaign, step, now)]
-    return sorted(findings, key=lambda finding: finding.level)
+    return sorted(findings, key=lambda finding: _LEVELS.index(finding.level))
 
 
 def blockers(campaign: Campaign, *, now: datetime) -> list[str]:
@@ -60,6 +70,10 @@ def _channel(campaign: Campaign, steps: list[CampaignStep]) -> Iterator[Finding]
         yield from _what_the_channel_takes(step, provider)
     if provider.pacing is None:
         yield from _floors(campaign)
+    if has_templates(provider):
+        yield from _templates(campaign, [step for step in steps if step.message_type == MessageType.TEMPLATE and step.template_name])
+    if getattr(provider, "counts_segments", False):
+        yield from _sizes(campaign, [step for step in steps if step.message_type == MessageType.TEXT])
 
 
 def _what_the_channel_takes(step: CampaignStep, provider: type[ChannelProvider]) -> Iterator[Finding]:
@@ -77,6 +91,40 @@ def _what_the_channel_takes(step: CampaignStep, provider: type[ChannelProvider])
     for what, text, most in (("text", step.text, provider.max_text_length), ("caption", step.caption, longest_caption)):
         if most is not None and len(text) > most:
             yield _warning(f"{step}: the {what} has {len(text)} characters, and {provider.label} takes {most}. Shorten it.")
+
+
+def _templates(campaign: Campaign, steps: list[CampaignStep]) -> Iterator[Finding]:
+    if not steps:
+        return
+    session = campaign.session
+    listed = {(one.name, one.language): one for one in session.templates.filter(name__in={step.template_name for step in steps})}
+    if not listed and not session.templates.exists():
+        yield _warning(
+            f'There are no synced templates of session "{session}", so nobody can say whether those of the steps will be taken. '
+            f'Open the session and press "Sync templates".'
+        )
+        return
+    for step in steps:
+        named = f'{step}: the template "{step.template_name}" ({step.template_language or "no language"})'
+        template = listed.get((step.template_name, step.template_language))
+        if template is None:
+            others = sorted(language for name, language in listed if name == step.template_name)
+            there = f" It is there in {', '.join(others)}." if others else ""
+            yield _error(f'{named} is not among those of session "{session}".{there} Sync them on the session\'s page, or choose another.')
+            continue
+        if not template.can_be_sent:
+            remedy = _REMEDIES.get(template.status, "Choose another")
+            yield _error(f"{named} is {template.spoken_status} and cannot be sent. {remedy}; after a change, sync the session's templates.")
+        for problem in template_filling.mismatches(template_filling.needs_of(template.components), step.template_components):
+            yield _error(f"{named} does not fit: {problem}. Open the step and fill in its parameters.")
+
+
+def _sizes(campaign: Campaign, steps: list[CampaignStep]) -> Iterator[Finding]:
+    people = [person.variables for person in campaign.recipients.order_by("order", "pk")[:_COUNTED_OVER]] if steps else []
+    for step in steps:
+        size = counting.largest(step.text, people)
+        if size is not None and size.segments:
+            yield Finding("warning" if size.segments > 1 else "note", f"{step}: {size.spoken()}.")
 
 
 def _floors(campaign: Campaign) -> Iterator[Finding]:

@@ -211,7 +211,7 @@ def _no_address_column(cells: list[str], kind: str) -> str:
     shown = ", ".join(cell.strip()[:40] or "(no name)" for cell in cells[:20])
     if len(cells) == 1 and re.search(r"[|:^~]", cells[0]):
         return f'The columns of "{shown}" are not separated by a comma, a semicolon or a tab. Save the list as CSV UTF-8.'
-    wanted = "email" if kind == "email" else "phone"
+    wanted = {"email": "email", "telegram": "chat"}.get(kind, "phone")
     return f'No column names the address. The header has: {shown}. Call the right one "{wanted}" or "address".'
 
 

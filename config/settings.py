@@ -168,6 +168,10 @@ CHANNELS = {
     "telegram": "sessions_app.providers.telegram.TelegramProvider",
     "slack": "sessions_app.providers.slack.SlackProvider",
     "webhook": "sessions_app.providers.webhook.WebhookProvider",
+    "smsdev": "sessions_app.providers.smsdev.SMSDevProvider",
+    "email": "sessions_app.providers.email.EmailProvider",
+    "apprise": "sessions_app.providers.apprise.AppriseProvider",
+    "internal_queue": "sessions_app.providers.internal_queue.InternalQueueProvider",
     "sandbox": "sessions_app.providers.sandbox.SandboxProvider",
     "mock": "sessions_app.providers.mock.MockProvider",
 }

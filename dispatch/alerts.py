@@ -222,7 +222,7 @@ def _to_apprise(url: str, notice: Notice) -> str:
     try:
         import apprise  # takes a while, and is of no use to most processes
 
-        logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # its lines quote hosts and what a server answered
+        logging.getLogger("apprise").propagate = False  # its lines quote hosts and what a server answered
         # In this thread, and without a pool that the end of the process would wait for: the sockets' own time-outs bound it.
         target = apprise.Apprise(asset=apprise.AppriseAsset(async_mode=False, service_timeout=0, app_id="Paceline"))
         if not target.add(url):

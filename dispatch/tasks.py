@@ -18,6 +18,7 @@ HEARTBEATS_ARE_KEPT_FOR = timedelta(days=7)
 ALERTS_ARE_KEPT_FOR = timedelta(days=90)
 JOB_ANSWERS_ARE_KEPT_FOR = timedelta(days=2)
 WEBHOOK_EVENTS_ARE_KEPT_FOR = timedelta(days=30)
+FAILED_EVENTS_ARE_KEPT_FOR = timedelta(days=90)
 ROWS_AT_ONCE = 5000
 MOST_CHUNKS = 100  # the rest tomorrow: a task has ten minutes
 
@@ -74,12 +75,14 @@ def sync_templates() -> dict[str, int]:
 def keep_house() -> dict[str, int]:
     """Daily: what nobody will ask for again. Returns how many rows of each were removed."""
     gone = Q(stopped_at__isnull=False) | Q(recovered_at__isnull=False)
+    failed = WebhookEvent.objects.filter(state=WebhookEvent.State.FAILED)
     done = WebhookEvent.objects.filter(state__in=[WebhookEvent.State.APPLIED, WebhookEvent.State.IGNORED])
     return {
         "heartbeats": _remove(Heartbeat.objects.filter(gone, beat_at__lt=Now() - HEARTBEATS_ARE_KEPT_FOR)),
         "alerts": _remove(Alert.objects.filter(last_at__lt=Now() - ALERTS_ARE_KEPT_FOR)),
         "job_answers": _remove(JobAnswer.objects.filter(created_at__lt=Now() - JOB_ANSWERS_ARE_KEPT_FOR)),
         "webhook_events": _remove(done.filter(received_at__lt=Now() - WEBHOOK_EVENTS_ARE_KEPT_FOR)),
+        "failed_events": _remove(failed.filter(received_at__lt=Now() - FAILED_EVENTS_ARE_KEPT_FOR)),
     }
 
 

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from unfold import widgets
 
+from sessions_app import addresses
 from sessions_app import credentials as sealing
 from sessions_app.models import Session
 from sessions_app.providers import registry
@@ -119,6 +121,21 @@ class SessionForm(_BaseForm):
             if self.new_secrets is not None:
                 self.instance.credentials = self.new_secrets
         return super().save(commit)
+
+
+class PairingForm(forms.Form):
+    """What the pairing page posts to itself: what it shows, and a phone that a code is wanted for."""
+
+    shown = forms.ChoiceField(choices=Session.Status.choices, error_messages={"invalid_choice": "Load this page again."})
+    code = forms.RegexField(r"\A[A-Za-z0-9-]{4,20}\Z", required=False)
+    phone = forms.CharField(required=False, max_length=40)
+
+    def clean_phone(self) -> str:
+        typed = self.cleaned_data["phone"]
+        try:
+            return addresses.canonical("phone", typed, region=settings.DEFAULT_REGION).value if typed else ""
+        except addresses.InvalidAddress as error:
+            raise forms.ValidationError(str(error)) from None
 
 
 def stored_secrets(session: Session) -> tuple[dict[str, str], bool]:

@@ -96,3 +96,36 @@ class Session(models.Model):
     def facts(self) -> dict[str, Any]:
         """For log lines."""
         return {"session": self.name, "channel": self.channel}
+
+
+class MessageTemplate(models.Model):
+    """A message that the vendor approves beforehand, as it was listed at the last sync. Written by template_sync only."""
+
+    APPROVED = "APPROVED"  # the one status, in the vendor's words, in which it can be sent
+
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="templates")
+    name = models.CharField(max_length=512)
+    language = models.CharField(max_length=40)
+    status = models.CharField(max_length=40)  # in the vendor's words
+    category = models.CharField(max_length=40, blank=True, default="")
+    components = models.JSONField(default=list)  # as the vendor lists them
+    body_parameters = models.PositiveIntegerField(default=0)
+    header_parameters = models.PositiveIntegerField(default=0)
+    synced_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["session", "name", "language"]
+        constraints = [
+            models.UniqueConstraint(fields=["session", "name", "language"], name="template_is_unique_in_session"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.language})"
+
+    @property
+    def can_be_sent(self) -> bool:
+        return self.status == self.APPROVED
+
+    @property
+    def spoken_status(self) -> str:
+        return self.status.lower().replace("_", " ")

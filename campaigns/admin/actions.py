@@ -39,7 +39,7 @@ def _dialog(title: str, description: str, submit: str, form_class: type[BaseDial
 
 class CampaignActions(ModelAdmin):
     actions = ["start_selected", "pause_selected", "resume_selected", "schedule_selected", "stop_selected"]
-    actions_detail = ["start", "resume", "schedule", "pause", "move", "stop", "import_recipients"]
+    actions_detail = ["start", "resume", "schedule", "pause", "move", "stop", "import_recipients", "pick_recipients"]
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
         status = Campaign.objects.filter(pk=object_id).values_list("status", flat=True).first() if str(object_id).isdigit() else None

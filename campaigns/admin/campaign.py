@@ -14,6 +14,7 @@ from unfold.decorators import display
 
 from campaigns.admin import overview
 from campaigns.admin.actions import CampaignActions
+from campaigns.admin.chats import ChatsPage
 from campaigns.admin.importing import ImportPage
 from campaigns.admin.steps import StepInline
 from campaigns.forms import CampaignForm
@@ -24,7 +25,7 @@ HAS_NO_PROMISED_TIME = {S.DRAFT, S.PAUSED}  # here the start time may be edited;
 
 
 @admin.register(Campaign)
-class CampaignAdmin(CampaignActions, ImportPage, ModelAdmin):
+class CampaignAdmin(CampaignActions, ChatsPage, ImportPage, ModelAdmin):
     form = CampaignForm
     inlines = [StepInline]
     list_display = ["show_name", "show_status", "show_progress", "show_counts", "show_next_send", "session"]
@@ -108,7 +109,7 @@ class CampaignAdmin(CampaignActions, ImportPage, ModelAdmin):
             "recipients_url": f"{reverse('admin:campaigns_recipient_changelist')}?campaign__id__exact={campaign.pk}",
             "import_url": reverse("admin:campaigns_campaign_import_recipients", args=[campaign.pk]),
             "may_import": self.has_import_permission(request),
-            "links": overview.log_links(campaign, counts),
+            "links": overview.log_links(campaign, counts) + overview.heard_links(campaign),
             "findings": overview.findings(campaign) if may_start else [],
         }
 

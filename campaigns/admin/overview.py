@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -14,11 +15,13 @@ from sessions_app.clock import database_now
 from sessions_app.credentials import CredentialsUnreadable
 from sessions_app.forms import channel_class
 from sessions_app.pacing import Metered
+from sessions_app.providers.base import ReceiptState
 
 S = Campaign.Status
 STATUS_COLOURS = {S.DRAFT: "", S.SCHEDULED: "info", S.RUNNING: "success", S.PAUSED: "warning", S.COMPLETED: "primary", S.FAILED: "danger"}
 # outcome -> what the ledger's filter calls it
 OUTCOMES = {"sent": "SENT", "failed": "FAILED", "unconfirmed": "UNCONFIRMED", "skipped": "SKIPPED", "pending": "PENDING"}
+COUNTED_UP_TO = 10_000  # of what has no counter
 PACING_FIELDS = {"min_interval": "s", "max_interval": "s", "batch_size": "messages", "batch_pause": "s"}
 
 
@@ -117,3 +120,25 @@ def log_links(campaign: Campaign, counts: dict[str, int]) -> list[dict[str, Any]
         {"label": name, "count": counts[name], "url": f"{base}?campaign__id__exact={campaign.pk}&status__exact={status}"}
         for name, status in OUTCOMES.items()
     ]
+
+
+def heard_links(campaign: Campaign) -> list[dict[str, Any]]:
+    """What the channel and the people told back, as far as this channel tells anything. Read through dispatch's side of the relations."""
+    provider = channel_class(campaign.session.channel)
+    messages, replies = reverse("admin:dispatch_dispatchlog_changelist"), reverse("admin:dispatch_inboundmessage_changelist")
+    found = []
+    for state in ReceiptState.DELIVERED, ReceiptState.READ:
+        if provider is not None and state in provider.receipts:
+            name = state.lower()
+            rows = campaign.logs.filter(**{f"{name}_at__isnull": False})
+            found.append({"label": name, "count": _capped(rows), "url": f"{messages}?campaign__id__exact={campaign.pk}&heard={name}"})
+    if provider is not None and provider.takes_replies:
+        url = f"{replies}?campaign__id__exact={campaign.pk}"
+        found.append({"label": "replies", "count": _capped(campaign.inbound.all()), "url": url})
+    return found
+
+
+def _capped(rows: QuerySet[Any]) -> str:
+    """Costs the same however many there are."""
+    count = rows.order_by()[: COUNTED_UP_TO + 1].count()
+    return f"{COUNTED_UP_TO}+" if count > COUNTED_UP_TO else str(count)

@@ -1,5 +1,6 @@
 from typing import Any
 
+from django.contrib.admin.utils import flatten_fieldsets
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from unfold.admin import StackedInline
@@ -7,7 +8,14 @@ from unfold.decorators import display
 
 from campaigns.forms import StepForm, StepFormSet
 from campaigns.models import CampaignStep
+from campaigns.template_form import FOLLOW_THE_CHOICE, ONLY_ASKED, templates_of
 from campaigns.wall_clock import spoken_moment, zone_named
+
+TYPED = ("Template", {"classes": ["collapse"], "fields": [("template_name", "template_language"), "template_components"]})
+CHOSEN = [
+    ("Template", {"classes": ["collapse"], "fields": [*ONLY_ASKED]}),
+    ("Template, for experts", {"classes": ["collapse"], "fields": ["template_components"]}),
+]
 
 
 class StepInline(StackedInline):
@@ -16,6 +24,7 @@ class StepInline(StackedInline):
     verbose_name, verbose_name_plural = "step", "steps"
     ordering = ["order"]
     readonly_fields = ["show_state"]
+    offers: bool | None = None  # an inline lives for one request, in which a posted session may replace the campaign's
     fieldsets = [
         (None, {"fields": [("order", "message_type"), "name", "text", "show_state"]}),
         (
@@ -23,7 +32,7 @@ class StepInline(StackedInline):
             {"classes": ["collapse"], "fields": ["media_url", ("caption", "filename"), ("link_preview", "link_preview_quality")]},
         ),
         ("E-mail", {"classes": ["collapse"], "fields": ["subject", "html"]}),
-        ("Template", {"classes": ["collapse"], "fields": [("template_name", "template_language"), "template_components"]}),
+        TYPED,
         (
             "When",
             {
@@ -35,6 +44,20 @@ class StepInline(StackedInline):
             },
         ),
     ]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Where there are synced templates, whoever may change the steps chooses one; elsewhere its name is typed."""
+        if self.offers is None:
+            may_choose = self.has_change_permission(request, obj) and request.user.has_perm("campaigns.change_campaign")
+            self.offers = bool(obj is not None and may_choose and templates_of(obj))
+        sets: Any = super().get_fieldsets(request, obj)
+        return [one for listed in sets for one in (CHOSEN if self.offers and listed is TYPED else [listed])]
+
+    def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        fields = flatten_fieldsets(self.get_fieldsets(request, obj))
+        if "template" in fields:
+            kwargs["fields"] = [*fields, *FOLLOW_THE_CHOICE]
+        return super().get_formset(request, obj, **kwargs)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[CampaignStep]:
         return super().get_queryset(request).select_related("campaign").annotate(run_count=Count("runs"))

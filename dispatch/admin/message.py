@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from unfold.admin import TabularInline
-from unfold.contrib.filters.admin import AutocompleteSelectFilter, ChoicesDropdownFilter, TextFilter
+from unfold.contrib.filters.admin import AutocompleteSelectFilter, ChoicesDropdownFilter, DropdownFilter, TextFilter
 from unfold.decorators import display
 
 from campaigns.admin.paging import CappedPaginator
@@ -18,14 +18,20 @@ from dispatch.models import Attempt, DispatchLog
 from sessions_app.admin import badge
 
 S = DispatchLog.Status
+RECEIPTS = {"RECEIPT": ("success", "Receipt"), "FAILED_RECEIPT": ("danger", "Negative receipt")}  # outcomes that no call of ours had
 LOG_COLOURS = {S.PENDING: "", S.SENDING: "info", S.SENT: "success", S.FAILED: "danger", S.UNCONFIRMED: "warning", S.SKIPPED: ""}
 
 
 class AttemptInline(TabularInline):
     model = Attempt
-    fields = ["attempt", "outcome", "http_status", "detail", "session", "finished_at"]
+    fields = ["attempt", "show_outcome", "http_status", "detail", "session", "finished_at"]
+    readonly_fields = ["show_outcome"]
     extra = 0
     can_delete = False
+
+    @display(description="Outcome")
+    def show_outcome(self, attempt: Attempt) -> str:
+        return badge(*RECEIPTS[attempt.outcome]) if attempt.outcome in RECEIPTS else attempt.outcome
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -54,6 +60,23 @@ class DecidedByFilter(TextFilter):
         return queryset.filter(decided_by=name) if name else queryset
 
 
+class HeardFilter(DropdownFilter):
+    title = "receipts"
+    parameter_name = "heard"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("delivered", "Delivered"), ("read", "Read"), ("nothing", "Sent, and not delivered yet")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[DispatchLog]) -> QuerySet[DispatchLog]:
+        match self.value():
+            case "delivered" | "read" as told:
+                return queryset.filter(**{f"{told}_at__isnull": False})
+            case "nothing":
+                return queryset.filter(status=S.SENT, delivered_at__isnull=True)
+            case _:
+                return queryset
+
+
 class UnconfirmedPaginator(CappedPaginator):
     """Counted by an index that holds nothing else, so that all of them can be paged through and chosen."""
 
@@ -62,11 +85,12 @@ class UnconfirmedPaginator(CappedPaginator):
 
 @admin.register(DispatchLog)
 class DispatchLogAdmin(DecidingActions, ReadOnlyAdmin):
-    list_display = ["show_id", "address", "campaign", "step", "show_status", "attempt", "show_sent", "show_decider"]
+    list_display = ["show_id", "address", "campaign", "step", "show_status", "attempt", "show_sent", "show_heard", "show_decider"]
     list_filter = [
         ("campaign", AutocompleteSelectFilter),
         ("status", ChoicesDropdownFilter),
         ("kind", ChoicesDropdownFilter),
+        HeardFilter,
         DecidedByFilter,
     ]
     list_select_related = ["campaign", "step"]
@@ -81,7 +105,17 @@ class DispatchLogAdmin(DecidingActions, ReadOnlyAdmin):
             "Outcome",
             {"fields": ["reason", ("error_code", "http_status"), "error_text", ("provider_message_id", "client_ref"), "decided_by"]},
         ),
-        ("Times", {"fields": [("created_at", "available_at"), ("claimed_at", "sent_at"), ("delivered_at", "read_at"), "unconfirmed_at"]}),
+        (
+            "Times",
+            {
+                "fields": [
+                    ("created_at", "available_at"),
+                    ("claimed_at", "sent_at"),
+                    ("acked_at", "delivered_at"),
+                    ("read_at", "unconfirmed_at"),
+                ]
+            },
+        ),
         ("Attempts and verification", {"fields": [("attempt", "token"), ("verifications", "verify_at")]}),
     ]
 
@@ -113,6 +147,14 @@ class DispatchLogAdmin(DecidingActions, ReadOnlyAdmin):
         if log.sent_at is None:
             return "-"
         return format_html('<span class="whitespace-nowrap">{}</span>', _moment(log.sent_at))
+
+    @display(description="Told by the channel")
+    def show_heard(self, log: DispatchLog) -> str:
+        """The furthest that it came."""
+        for name, moment in (("read", log.read_at), ("delivered", log.delivered_at), ("accepted", log.acked_at)):
+            if moment is not None:
+                return format_html('<span class="whitespace-nowrap">{} {}</span>', name, _moment(moment))
+        return "-"
 
     @display(description="In doubt since", ordering="unconfirmed_at")
     def show_doubt(self, log: DispatchLog) -> str:

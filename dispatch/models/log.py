@@ -140,6 +140,9 @@ class DispatchLog(models.Model):
             models.Index(fields=["decided_by", "id"], condition=~Q(decided_by=""), name="log_by_decider"),
             # receipts, and an operator who looks for one id
             models.Index(fields=["provider_message_id"], condition=~Q(provider_message_id=""), name="log_by_provider_id"),
+            # the admin: how many of a campaign were delivered and read, and which
+            models.Index(fields=["campaign", "-id"], condition=Q(delivered_at__isnull=False), name="log_delivered"),
+            models.Index(fields=["campaign", "-id"], condition=Q(read_at__isnull=False), name="log_read"),
             # receipts that repeat our own reference
             models.Index(fields=["client_ref"], name="log_by_client_ref"),
             # an operator who looks for one person, and a reply that looks for what it answers

@@ -136,7 +136,7 @@ def alerts() -> Iterator[Verdict]:
     if not channels:
         yield warning("Nobody is told of alerts: they are in the log and the admin only.", f"Set ALERT_URLS in .env. {RESTART}")
         return
-    logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # its lines quote what it cannot read
+    logging.getLogger("apprise").propagate = False  # its lines quote what it cannot read
     for url in settings.ALERT_URLS:  # a URL of Apprise is full of secrets: its scheme is all that is shown
         if apprise.Apprise.instantiate(url, suppress_exceptions=True) is None:
             sentence = f"ALERT_URLS: the one that begins with {url.partition('://')[0]}:// is none that Apprise knows."

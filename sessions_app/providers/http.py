@@ -52,6 +52,10 @@ class NoAnswer(Exception):
     """The first byte was written and no whole answer came back. What the other side did with it, nobody knows."""
 
 
+class TooLarge(NoAnswer):
+    """It was larger than what was to be read."""
+
+
 @dataclass(frozen=True)
 class Response:
     """A whole answer. The headers may carry cookies and the body an echo of the message, so neither is in the repr."""
@@ -72,9 +76,10 @@ class Response:
 class _Call:
     """What the connection of one request must know, and what it finds out."""
 
-    def __init__(self, deadline: Deadline, *, public_only: bool = False) -> None:
+    def __init__(self, deadline: Deadline, *, public_only: bool = False, at_most: int = BODY_AT_MOST) -> None:
         self.deadline = deadline
         self.public_only = public_only
+        self.at_most = at_most
         self.wrote = False
 
 
@@ -86,10 +91,6 @@ def _call() -> _Call:
 
 
 class _DeadlinePassed(Exception):
-    pass
-
-
-class _TooLarge(http.client.HTTPException):
     pass
 
 
@@ -116,7 +117,7 @@ def _seconds_left() -> float:
     return left
 
 
-def _resolve(host: str, port: int, seconds: float) -> list[Any]:
+def resolve(host: str, port: int, seconds: float) -> list[Any]:
     """getaddrinfo with a limit: it has none of its own, so it runs in a thread that is left behind when it takes too long."""
     found: list[Any] = []
     failed: list[Exception] = []
@@ -141,7 +142,7 @@ def _connect(host: str, port: int) -> _Socket:
     """Name and connection together take at most CONNECT_TAKES_AT_MOST or what is left, over all addresses of the host."""
     limit = Deadline(timedelta(seconds=min(CONNECT_TAKES_AT_MOST, _seconds_left())))
     failure: OSError = TimeoutError("timed out")
-    for family, kind, protocol, _name, address in _resolve(host, port, limit.remaining):
+    for family, kind, protocol, _name, address in resolve(host, port, limit.remaining):
         if limit.passed:
             break
         if _call().public_only and not is_public_address(address[0]):
@@ -280,6 +281,11 @@ def get_json(
     return _request("GET", f"{url}?{urlencode(query)}" if query else url, None, headers or {}, deadline)
 
 
+def get_bytes(url: str, *, deadline: Deadline, at_most: int, public_only: bool = False) -> Response:
+    """A file of at most that many bytes; a larger one raises TooLarge. Else as post_bytes."""
+    return _request("GET", url, None, {"Accept": "*/*"}, deadline, public_only=public_only, at_most=at_most)
+
+
 _AS_IT_COMES: dict[str, Any] = {
     "timeout": None,  # the deadline bounds every single operation instead
     "retries": False,
@@ -289,37 +295,37 @@ _AS_IT_COMES: dict[str, Any] = {
 }
 
 
-def _request(
-    method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline, *, public_only: bool = False
-) -> Response:
+def _request(method: str, url: str, body: bytes | None, headers: Mapping[str, str], deadline: Deadline, **limits: Any) -> Response:
     if deadline.passed:
         raise NotSent("The deadline had passed before the call", deadline_passed=True)
-    call = _thread.call = _Call(deadline, public_only=public_only)
+    call = _thread.call = _Call(deadline, **limits)
     # identity: nothing to unpack, so a small answer cannot unfold into a large one
     sent_headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "paceline", **headers}
     try:
         answer = _pools().request(method, url, body=body, headers=sent_headers, **_AS_IT_COMES)
         return Response(answer.status, answer.headers, _read(answer))
+    except NoAnswer:
+        raise
     except _DeadlinePassed:
         raise NotSent("The deadline passed before the first byte", deadline_passed=True) from None
     except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         if call.wrote:
-            raise NoAnswer(_in_words(error)) from None
-        raise NotSent(_in_words(error)) from None
+            raise NoAnswer(in_words(error)) from None
+        raise NotSent(in_words(error)) from None
 
 
 def _read(answer: urllib3.BaseHTTPResponse) -> bytes:
-    body = b""
-    while piece := answer.read(BODY_AT_MOST + 1 - len(body)):
+    body, at_most = b"", _call().at_most
+    while piece := answer.read(at_most + 1 - len(body)):
         body += piece
-        if len(body) > BODY_AT_MOST:
+        if len(body) > at_most:
             answer.close()
-            raise _TooLarge
+            raise TooLarge("The answer is too large")
     answer.release_conn()
     return body
 
 
-def _in_words(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
     """For people. Never the error's own text: urllib3 and http.client quote URLs and header values in it, and both may hold secrets."""
     cause = error
     while isinstance(cause.__cause__ or cause.__context__, Exception) and not isinstance(cause, OSError):
@@ -334,8 +340,6 @@ def _in_words(error: BaseException) -> str:
         return "No answer in time"
     if isinstance(cause, OSError):
         return cause.strerror or type(cause).__name__
-    if isinstance(error, _TooLarge):
-        return "The answer is too large"
     if isinstance(error, ValueError):
         return "The address or a header of the call cannot be used"
     return f"The connection failed: {type(error).__name__}"

@@ -109,6 +109,7 @@ class TwilioCredentials(forms.Form):
 class TwilioProvider(ChannelProvider):
     key = "twilio"
     label = "SMS (Twilio)"
+    counts_segments = True  # a text costs by the SMS it becomes
     address_kind = "phone"
     pacing: ClassVar[Metered] = Metered(rate=FASTEST * SHARE, burst=32)
     max_text_length = 1600
@@ -233,6 +234,9 @@ class TwilioProvider(ChannelProvider):
             and str(found.get("body")).strip() == plain(sent.message.text).strip()
             and sent.claimed_at - SEARCH_BEFORE <= (at if at.tzinfo else at.replace(tzinfo=UTC)) <= sent.claimed_at + SEARCH_AFTER
         )
+
+    def set_webhook(self, url: str, deadline: Deadline) -> None:
+        """Each message names the address of its receipts: nothing to tell. For replies, it is entered at the number in Twilio's console."""
 
     def accept_webhook(self, request: WebhookRequest) -> WebhookAnswer:
         if request.method != "POST":

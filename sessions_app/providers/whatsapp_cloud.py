@@ -131,6 +131,7 @@ class WhatsAppCloudProvider(ChannelProvider):
     takes_webhooks = True
     receipts = frozenset(ReceiptState)
     takes_replies = True
+    has_templates = True  # `list_templates` knows what Meta approved
 
     @property
     def origin(self) -> str:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
@@ -35,7 +35,9 @@ KINDS = frozenset(
     }
 )
 ACCEPTING = frozenset({"500-after-accept", "drop-after-accept", "timeout-after-accept", "empty-201", "slow"})
-CALLS = frozenset({"send", "session", "lookup"})
+CALLS = frozenset({"send", "session", "lookup", "resolve", "presence"})
+# What happens to the webhooks of a message that was accepted as it should be. On "events" only, and only there.
+EVENT_KINDS = frozenset({"shuffle-acks", "double-events", "no-acks", "ack-error", "drop-replies", "early-ack"})
 
 
 class BadFault(ValueError):
@@ -60,13 +62,20 @@ class Fault:
 
 @dataclass(frozen=True)
 class Chaos:
-    """Each send fails with this probability, in one of these ways; the same seed gives the same run of faults."""
+    """Each send fails with this probability, in one of these ways; the same seed gives the same run of faults.
+
+    Or its webhooks do, where the kinds are theirs.
+    """
 
     probability: float
     kinds: tuple[str, ...]
     seed: int = 0
     seconds: float = 30.0
     session: str | None = None
+
+    @property
+    def on(self) -> str:
+        return "events" if self.kinds[0] in EVENT_KINDS else "send"
 
 
 class Faults:
@@ -92,10 +101,8 @@ class Faults:
                     waiting[1] -= 1
                     self._waiting = [one for one in self._waiting if one[1] > 0]
                     return waiting[0]
-            if call != "send":
-                return None
             for chaos, random in self._chaos:
-                if chaos.session in (None, session) and random.random() < chaos.probability:
+                if chaos.on == call and chaos.session in (None, session) and random.random() < chaos.probability:
                     return Fault(random.choice(chaos.kinds), seconds=chaos.seconds)
         return None
 
@@ -108,10 +115,10 @@ class Faults:
             return [asdict(fault) | {"count": left} for fault, left in self._waiting] + [asdict(chaos) for chaos, _ in self._chaos]
 
 
-def _known(kinds: Sequence[Any]) -> None:
-    unknown = [kind for kind in kinds if not isinstance(kind, str) or kind not in KINDS]
+def _known(kinds: Sequence[Any], among: frozenset[str] = KINDS) -> None:
+    unknown = [kind for kind in kinds if not isinstance(kind, str) or kind not in among]
     if unknown:
-        raise BadFault(f"There is no fault {unknown[0]!r}. Known: {', '.join(sorted(KINDS))}.")
+        raise BadFault(f"There is no fault {unknown[0]!r}. Known: {', '.join(sorted(among))}.")
 
 
 def _fault(entry: Mapping[str, Any]) -> Fault:
@@ -119,11 +126,13 @@ def _fault(entry: Mapping[str, Any]) -> Fault:
         fault = Fault(**entry)
     except TypeError:
         raise BadFault(f"A fault is kind, count, on, session, chat, seconds, retry_after; this is {sorted(entry)}.") from None
-    _known([fault.kind])
+    _known([fault.kind], KINDS | EVENT_KINDS)
+    if fault.kind in EVENT_KINDS:
+        fault = replace(fault, on="events")
+    elif fault.on not in CALLS:
+        raise BadFault(f"on must be one of {', '.join(sorted(CALLS))}.")
     if not isinstance(fault.count, int) or fault.count < 1:
         raise BadFault("count must be 1 or more.")
-    if fault.on not in CALLS:
-        raise BadFault(f"on must be one of {', '.join(sorted(CALLS))}.")
     if not isinstance(fault.seconds, (int, float)) or fault.seconds < 0:
         raise BadFault("seconds must be 0 or more.")
     return fault
@@ -134,7 +143,7 @@ def _chaos(entry: Mapping[str, Any]) -> Chaos:
         chaos = Chaos(**{**entry, "kinds": tuple(entry.get("kinds") or ())})
     except TypeError:
         raise BadFault(f"Chaos is probability, kinds, seed, seconds, session; this is {sorted(entry)}.") from None
-    _known(chaos.kinds)
+    _known(chaos.kinds, EVENT_KINDS if EVENT_KINDS.intersection(map(str, chaos.kinds)) else KINDS)
     if not chaos.kinds:
         raise BadFault("kinds must name at least one fault.")
     if not isinstance(chaos.probability, (int, float)) or not 0 <= chaos.probability <= 1:

@@ -5,13 +5,18 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from sessions_app.sandbox import hooks
+from sessions_app.sandbox.accounts import Accounts
+from sessions_app.sandbox.agenda import CAPACITY
+from sessions_app.sandbox.answers import Drop, Reply, Request
+from sessions_app.sandbox.events import Events
 from sessions_app.sandbox.faults import Faults
-from sessions_app.sandbox.routes import Drop, Reply, answer
+from sessions_app.sandbox.routes import answer
 from sessions_app.sandbox.state import ENGINES, State
 
 HOST = "127.0.0.1"
@@ -22,17 +27,31 @@ PREFIX = "/_sandbox/waha"  # the sandbox channel calls this, which no real WAHA 
 class Sandbox:
     """The stand-in in threads of this process: `with Sandbox() as sandbox: ... sandbox.url`. Port 0 takes a free one.
 
-    With `open_sessions` every session name that is asked for exists and works; without, sessions are made through the API.
+    With `open_sessions` every session name that is asked for exists and works; without, sessions are made and paired through the API.
+    With `auto_pair` one is paired so many seconds after its QR code was first looked at. `webhooks`, in the shape of WAHA's
+    configuration, hear of every session; BadHook when they are wrong.
     """
 
     def __init__(
-        self, *, port: int = 0, api_key: str = "", engine: str = "NOWEB", open_sessions: bool = True, capacity: int = 200_000
+        self,
+        *,
+        port: int = 0,
+        api_key: str = "",
+        engine: str = "NOWEB",
+        open_sessions: bool = True,
+        capacity: int = 200_000,
+        auto_pair: float | None = None,
+        webhooks: Sequence[Mapping[str, Any]] = (),
+        events_waiting: int = CAPACITY,
     ) -> None:
         if engine not in ENGINES:
             raise ValueError(f"There is no engine {engine}. Known: {', '.join(ENGINES)}.")
         self.api_key = api_key
-        self.state = State(engine=engine, open_sessions=open_sessions, capacity=capacity)
+        self.state = State(engine=engine, capacity=capacity)
+        self.accounts = Accounts(open_sessions=open_sessions, auto_pair=auto_pair)
         self.faults = Faults()
+        self.events = Events(self.accounts, self.state, self.faults, capacity=events_waiting)
+        self.hear(webhooks)
         self.stopping = threading.Event()
         self._server = _Server((HOST, port), self)
         self._thread = threading.Thread(target=self._listen, name="sandbox")
@@ -51,6 +70,7 @@ class Sandbox:
         if self._thread.is_alive():
             socket.create_connection((HOST, self._server.server_address[1])).close()  # wakes the listener
             self._thread.join()
+        self.events.stop()
         self._server.cut_connections()
         self._server.server_close()
 
@@ -74,12 +94,17 @@ class Sandbox:
             self.faults.add({"kind": fault} if isinstance(fault, str) else fault)
 
     def set_session(self, name: str, status: str) -> None:
-        self.state.set_status(name, status)
+        self.accounts.set_status(name, status)
+
+    def hear(self, webhooks: Sequence[Mapping[str, Any]]) -> None:
+        """Who hears of every session, instead of those before. Raises BadHook."""
+        self.events.everywhere = hooks.parse(list(webhooks))
 
     def clear(self) -> None:
-        """Forget messages and faults; the sessions stay."""
+        """Forget messages, faults and what was still to be told of them; the sessions stay."""
         self.state.clear()
         self.faults.clear()
+        self.events.clear()
 
 
 class _Server(ThreadingHTTPServer):
@@ -161,7 +186,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         segments = tuple(unquote(part) for part in path.strip("/").split("/"))
         query = dict(parse_qsl(url.query, keep_blank_values=True))
-        reply = answer(sandbox, self.command, segments, query, body, self.headers.get("X-Api-Key", ""))
+        accept = self.headers.get("Accept", "") if self.command == "GET" else ""
+        reply = answer(sandbox, Request(self.command, segments, query, body, self.headers.get("X-Api-Key", ""), accept))
         if reply.delay:
             sandbox.stopping.wait(reply.delay)
         if reply.drop is not None:

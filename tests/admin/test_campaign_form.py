@@ -118,7 +118,8 @@ def test_a_bad_value_is_refused_with_a_sentence(admin_client, session, field, va
 )
 def test_a_bad_step_is_refused_with_a_sentence(admin_client, settings, step, sentence):
     channel = "waha" if sentence == "Sales channel" else "mock"
-    sentence = sentence.replace("Sales channel", "WhatsApp (WAHA) cannot send this type of message. It sends: Text, Image, Video, Audio, Document.")
+    refused = "WhatsApp (WAHA) cannot send this type of message. It sends: Text, Image, Video, Audio, Document."
+    sentence = sentence.replace("Sales channel", refused)
     response = admin_client.post(ADD, posted(step, session=make_session(channel=channel).pk))
     assert response.status_code == 200
     assert sentence in response.content.decode()

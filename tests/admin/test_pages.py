@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from campaigns.models import Campaign
-from dispatch.models import Alert, Attempt, DispatchLog, Heartbeat, Job
+from dispatch.models import Alert, Attempt, DispatchLog, Heartbeat, InboundMessage, Job, WebhookEvent
 from tests.factories import make_campaign, make_lane, make_log, make_recipient, make_run, make_session, make_step
 
 HOSTILE = "<script>alert(1)</script>"
@@ -53,7 +53,24 @@ def ledger(db) -> dict[str, Any]:
     alert = Alert.objects.create(kind=HOSTILE, subject=HOSTILE, detail=HOSTILE, facts={HOSTILE: HOSTILE}, failures=1, error=HOSTILE)
     later = timezone.now() + timedelta(minutes=5)
     job = {"holder_label": HOSTILE, "locked_until": later, "started_at": later, "counts": {HOSTILE: HOSTILE}, "error": HOSTILE}
+    reply = InboundMessage.objects.create(
+        session=session,
+        campaign=campaign,
+        recipient=recipient,
+        sender=HOSTILE,
+        sender_id=HOSTILE,
+        name=HOSTILE,
+        text=HOSTILE,
+        message_id=HOSTILE,
+        message_type="<script>",
+        sent_at=timezone.now(),
+    )
+    event = WebhookEvent.objects.create(
+        session=session, event_id=HOSTILE, kind=HOSTILE, payload={HOSTILE: HOSTILE}, error=HOSTILE, state=WebhookEvent.State.FAILED
+    )
     return {
+        "dispatch_inboundmessage": reply.pk,
+        "dispatch_webhookevent": event.pk,
         "dispatch_alert": alert.pk,
         "dispatch_job": Job.objects.create(name="campaign-retry", **job).pk,
         "sessions_app_session": session.pk,

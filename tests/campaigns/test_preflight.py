@@ -5,6 +5,7 @@ import pytest
 from campaigns import rendering
 from campaigns.models import Campaign, CampaignStep, Recipient
 from campaigns.preflight import Finding, blockers, examine
+from sessions_app.models import MessageTemplate
 from sessions_app.pacing import Metered
 from sessions_app.providers.base import MessageType
 from sessions_app.providers.mock import MockProvider
@@ -18,6 +19,15 @@ class ShortTextProvider(MockProvider):
     label = "Short texts"
     message_types = frozenset({MessageType.TEXT})
     max_text_length = 10
+
+
+class TemplateProvider(MockProvider):
+    has_templates = True
+
+
+class SMSProvider(MockProvider):
+    address_kind = "phone"
+    counts_segments = True
 
 
 class MeteredProvider(MockProvider):
@@ -116,6 +126,98 @@ def test_what_the_channel_cannot_send(settings):
     factories.make_step(campaign, text="0123456789")
     assert blockers(campaign, now=NOON) == ["Step 1: Short texts cannot send IMAGE. It can send: TEXT."]
     assert found(campaign, "warning") == ["Step 2: the text has 11 characters, and Short texts takes 10. Shorten it."]
+
+
+# --- templates
+
+
+@pytest.fixture
+def shop(settings):
+    settings.CHANNELS = {"templates": f"{__name__}.TemplateProvider"}
+    return factories.make_session(name="Shop", channel="templates")
+
+
+PARCEL = {"message_type": "TEMPLATE", "text": "", "template_name": "parcel", "template_language": "en_US"}
+FILLED = [{"type": "body", "parameters": [{"type": "text", "text": "{{ name }}"}]}]
+
+
+def make_template(session, **fields):
+    values = {"name": "parcel", "language": "en_US", "status": "APPROVED", "components": [{"type": "BODY", "text": "Dear {{1}}."}]}
+    return MessageTemplate.objects.create(session=session, synced_at=NOON, **{**values, **fields})
+
+
+def test_a_template_that_is_approved_and_filled_is_no_finding(shop):
+    make_template(shop)
+    campaign = ready(session=shop)
+    factories.make_step(campaign, **PARCEL, template_components=FILLED)
+    assert examine(campaign, now=NOON) == []
+
+
+def test_a_session_that_was_never_synced_is_a_warning_that_says_how(shop):
+    make_template(factories.make_session(channel="templates"))
+    campaign = ready(session=shop)
+    factories.make_step(campaign, **PARCEL)
+    factories.make_step(campaign, **PARCEL)
+    assert blockers(campaign, now=NOON) == []
+    assert found(campaign, "warning") == [
+        'There are no synced templates of session "Shop", so nobody can say whether those of the steps will be taken. '
+        'Open the session and press "Sync templates".'
+    ]
+    campaign.steps.update(message_type="TEXT", text="Hello")
+    assert examine(campaign, now=NOON) == [], "nobody misses templates where no step has one"
+
+
+@pytest.mark.parametrize(
+    ("fields", "step", "sentence"),
+    [
+        ({"name": "other"}, {}, 'is not among those of session "Shop". Sync them on'),
+        ({"language": "pt_BR"}, {}, 'is not among those of session "Shop". It is there in pt_BR. Sync them on'),
+        ({"language": "pt_BR"}, {"template_language": ""}, '"parcel" (no language) is not among'),
+        (
+            {"status": "PAUSED"},
+            {},
+            "is paused and cannot be sent. People block or report it: improve it, or choose another; after a change",
+        ),
+        ({"status": "REJECTED"}, {}, "is rejected and cannot be sent. Change it and hand it in again"),
+        ({"status": "PENDING_DELETION"}, {}, "is pending deletion and cannot be sent. Choose another;"),
+        ({"status": "SOMETHING_NEW"}, {}, "is something new and cannot be sent. Choose another;"),
+        ({}, {"template_components": []}, "does not fit: its text takes 1 parameter and gets 0. Open the step and fill in its parameters."),
+        ({"components": []}, {}, "does not fit: its text takes no parameters and gets 1."),
+    ],
+)
+def test_what_is_wrong_with_a_template(shop, fields, step, sentence):
+    make_template(shop, **fields)
+    campaign = ready(session=shop)
+    factories.make_step(campaign, **{**PARCEL, "template_components": FILLED, **step})
+    (text,) = blockers(campaign, now=NOON)
+    assert text.startswith('Step 1: the template "parcel" (') and sentence in text
+
+
+# --- how many SMS
+
+
+def test_the_sms_of_a_step_are_counted_and_shown(settings, django_assert_num_queries):
+    settings.CHANNELS = {"sms": f"{__name__}.SMSProvider"}
+    campaign = ready(session=factories.make_session(channel="sms"))
+    Recipient.objects.filter(order=1).update(name="João")
+    factories.make_step(campaign, text="Hi {{ name }}" + "." * 64)
+    factories.make_step(campaign, text="Hi")
+    factories.make_step(campaign, message_type="IMAGE", text="", media_url="https://example.com/a.png")
+    assert found(campaign, "warning") == ['Step 1: about 2 SMS for each person (UCS-2, because of "ã"; 71 characters).']
+    assert found(campaign, "note") == ["Step 2: about 1 SMS for each person (GSM-7; 2 characters)."]
+    assert [finding.level for finding in examine(campaign, now=NOON)] == ["warning", "note"]
+    with django_assert_num_queries(4):  # steps, the first recipients once, the number of people, those without a name
+        examine(campaign, now=NOON)
+
+
+def test_sms_are_counted_over_the_first_hundred(settings):
+    settings.CHANNELS = {"sms": f"{__name__}.SMSProvider"}
+    campaign = ready(101, session=factories.make_session(channel="sms"))
+    Recipient.objects.filter(order=100).update(name="João" * 50)
+    factories.make_step(campaign, text="Hi {{ name }}")
+    assert found(campaign, "note") == ["Step 1: about 1 SMS for each person (GSM-7; 13 characters)."]
+    Recipient.objects.filter(order=99).update(name="João" * 50)
+    assert "about 4 SMS" in found(campaign, "warning")[0]
 
 
 def test_an_unknown_channel():

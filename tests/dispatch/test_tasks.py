@@ -108,11 +108,12 @@ def test_housekeeping_removes_old_alerts_answers_and_applied_events_in_chunks(mo
         event = {"session": session, "event_id": f"old {number}", "received_at": now - timedelta(days=31)}
         WebhookEvent.objects.create(state=[states.APPLIED, states.IGNORED][number % 2], **event)
     Alert.objects.create(kind="new", last_at=now - timedelta(days=89))
+    WebhookEvent.objects.create(session=session, event_id="very old", state=states.FAILED, received_at=now - timedelta(days=91))
     JobAnswer.objects.create(job="new", key="a", created_at=now - timedelta(days=1))
     WebhookEvent.objects.create(session=session, event_id="new", state=states.APPLIED, received_at=now - timedelta(days=29))
     for state in (states.FAILED, states.RECEIVED):
         WebhookEvent.objects.create(session=session, event_id=state, state=state, received_at=now - timedelta(days=31))
-    assert tasks.keep_house() == {"heartbeats": 0, "alerts": 5, "job_answers": 5, "webhook_events": 5}
+    assert tasks.keep_house() == {"heartbeats": 0, "alerts": 5, "job_answers": 5, "webhook_events": 5, "failed_events": 1}
     assert [alert.kind for alert in Alert.objects.all()] == ["new"]
     assert [answer.job for answer in JobAnswer.objects.all()] == ["new"]
     assert {event.event_id for event in WebhookEvent.objects.all()} == {"new", "FAILED", "RECEIVED"}

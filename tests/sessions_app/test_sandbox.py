@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import urllib3
+from django.core.management import call_command
+from django.core.management.base import CommandError
 
 from sessions_app.providers.base import (
     Answer,
@@ -262,9 +264,13 @@ def test_a_session_has_a_life(sandbox: Sandbox, http: urllib3.PoolManager) -> No
     assert send(sandbox).http_status == 404
     assert http.request("GET", api).json() == []
     assert [one["name"] for one in http.request("GET", f"{api}?all=true").json()] == ["demo"]
+    http.request("POST", f"{api}/demo/start")
+    assert send(sandbox).answer == Answer.ACCEPTED, "what is paired stays so, and a session that is starting is waited for"
     http.request("POST", f"{api}/demo/logout")
     assert (send(sandbox).http_status, provider(sandbox).check_session(soon()).state) == (422, SessionState.NEEDS_PAIRING)
     http.request("POST", f"{api}/demo/start")
+    assert send(sandbox).http_status == 422, "a start pairs nothing"
+    assert http.request("POST", f"{sandbox.url}/_sandbox/sessions/demo/scan").json() == {"name": "demo", "status": "WORKING"}
     assert send(sandbox).answer == Answer.ACCEPTED
     assert http.request("POST", api, json={"name": "demo"}).status == 422
     assert http.request("POST", api, json={"name": "quiet", "start": False}).json()["status"] == "STOPPED"
@@ -275,7 +281,9 @@ def test_only_created_sessions_where_asked_for(http: urllib3.PoolManager) -> Non
     with Sandbox(open_sessions=False) as sandbox:
         assert send(sandbox).http_status == 404
         assert provider(sandbox).check_session(soon()).state == SessionState.DISCONNECTED
-        http.request("POST", f"{sandbox.url}/api/sessions", json={"name": "demo"})
+        assert http.request("POST", f"{sandbox.url}/api/sessions", json={"name": "demo"}).json()["status"] == "STARTING"
+        assert send(sandbox).http_status == 422
+        http.request("POST", f"{sandbox.url}/_sandbox/sessions/demo/scan")
         assert send(sandbox).answer == Answer.ACCEPTED
 
 
@@ -307,7 +315,7 @@ def test_a_malformed_message_is_refused(sandbox: Sandbox, http: urllib3.PoolMana
 
 
 def test_it_forgets_the_oldest() -> None:
-    state = State(engine="NOWEB", open_sessions=True, capacity=3)
+    state = State(engine="NOWEB", capacity=3)
     for number in range(5):
         state.accept("demo", CHAT, f"Text {number}", f"ID{number}")
     assert [message.n for message in state.messages()] == [3, 4, 5]
@@ -346,7 +354,7 @@ def test_it_stops_while_a_call_hangs() -> None:
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_runs_and_stops_cleanly(stop: signal.Signals, http: urllib3.PoolManager) -> None:
     manage = Path(__file__).resolve().parents[2] / "manage.py"
-    command = [sys.executable, str(manage), "run_sandbox", "--port", "0", "--engine", "GOWS", "--api-key", "k"]
+    command = [sys.executable, str(manage), "run_sandbox", "--port", "0", "--engine", "GOWS", "--api-key", "k", "--auto-pair", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -354,9 +362,18 @@ def test_the_command_runs_and_stops_cleanly(stop: signal.Signals, http: urllib3.
         assert said.startswith("Sandbox at http://127.0.0.1:"), process.stderr.read()
         url = said.split()[2]
         assert http.request("GET", f"{url}/ping", headers={"X-Api-Key": "k"}).json() == {"message": "pong"}
+        key = {"X-Api-Key": "k"}
+        http.request("POST", f"{url}/api/sessions/demo/logout", headers=key)
+        assert http.request("GET", f"{url}/api/demo/auth/qr", headers=key).data.startswith(b"\x89PNG")
+        assert http.request("GET", f"{url}/api/sessions/demo", headers=key).json()["status"] == "WORKING", "it paired itself"
         process.send_signal(stop)
         assert process.wait(10) == 0
         assert process.stderr.read() == ""
+
+
+def test_a_wait_that_makes_no_sense_is_said() -> None:
+    with pytest.raises(CommandError, match="from 0 to 3600"):
+        call_command("run_sandbox", "--auto-pair", "-1")
 
 
 def test_a_port_that_is_taken_is_said(sandbox: Sandbox) -> None:

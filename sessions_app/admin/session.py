@@ -8,16 +8,17 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import F, FilteredRelation, ProtectedError, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
-from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.text import Truncator
 from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.decorators import action, display
 from unfold.forms import BaseDialogForm
 
+from sessions_app.admin.pairing import BUTTONS, PairingPage
+from sessions_app.admin.showing import SPOKEN, STATUS_COLOURS, back_to, badge
+from sessions_app.admin.templates import Templates
 from sessions_app.checking import check_session
 from sessions_app.forms import (
     BASE_FIELDS,
@@ -31,34 +32,9 @@ from sessions_app.forms import (
     session_form,
 )
 from sessions_app.models import Session
+from sessions_app.template_sync import has_templates
 
-STATUS_COLOURS = {
-    Session.Status.CONNECTED: "success",
-    Session.Status.CONNECTING: "info",
-    Session.Status.NEEDS_PAIRING: "warning",
-    Session.Status.DISCONNECTED: "danger",
-    Session.Status.RESTRICTED: "danger",
-}
-SHOWN_OF_A_REASON = 120  # characters; the cards of a phone have room for three lines
 CHECKS_AT_ONCE = 10  # each may take ten seconds, and the browser waits
-
-
-def badge(colour: str, text: str, detail: str = "", *, room: int | None = SHOWN_OF_A_REASON) -> str:
-    """A status label with a line of explanation under it, escaped. Beyond `room` characters it is cut; the whole stands in its tooltip."""
-    label = render_to_string("unfold/helpers/label.html", {"type": colour, "text": text})
-    if not detail:
-        return label
-    short = Truncator(detail).chars(room) if room else detail
-    return format_html(
-        '{}<div class="mt-1 text-xs whitespace-normal min-w-40 max-w-xs break-words" title="{}">{}</div>', label, detail, short
-    )
-
-
-def back_to(request: HttpRequest, url: str) -> HttpResponse:
-    """The end of an action in a dialog: htmx wants a header, a browser without scripts a redirect."""
-    if request.headers.get("HX-Request"):
-        return HttpResponse(status=204, headers={"HX-Redirect": url})
-    return redirect(url)
 
 
 def session_day(session: Session) -> date:
@@ -80,14 +56,14 @@ class ChannelFilter(admin.SimpleListFilter):
 
 
 @admin.register(Session)
-class SessionAdmin(ModelAdmin):
+class SessionAdmin(PairingPage, Templates, ModelAdmin):
     list_display = ["name", "show_channel", "show_status", "checked_at", "show_day", "show_running"]
     list_filter = [("status", ChoicesDropdownFilter), ChannelFilter]
     list_filter_submit = True
     search_fields = ["name"]
     show_full_result_count = False
     actions = ["check_selected"]
-    actions_detail = ["check_connection"]
+    actions_detail = ["pair", "check_connection", "set_up_receipts", "sync_templates", *BUTTONS]
     warn_unsaved_form = True
     add_fieldsets = [(None, {"fields": ["name", "channel", "time_zone", "daily_limit"]})]
 
@@ -108,7 +84,9 @@ class SessionAdmin(ModelAdmin):
         return super().get_form(request, obj, change, **kwargs)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Session | None = None) -> list[str]:
-        return [] if obj is None else ["show_channel", "show_status", "status_detail", "checked_at", "show_day", "show_running"]
+        if obj is None:
+            return []
+        return ["show_channel", "show_status", "status_detail", "checked_at", "show_day", "show_running", "show_webhook"]
 
     def get_fieldsets(self, request: HttpRequest, obj: Session | None = None) -> Any:
         if obj is None:
@@ -116,12 +94,29 @@ class SessionAdmin(ModelAdmin):
         sets: list[Any] = [
             (None, {"fields": [("show_channel", "show_status"), "status_detail", ("checked_at", "show_day"), "show_running", *BASE_FIELDS]})
         ]
+        provider = channel_class(obj.channel)
         if self.has_change_permission(request, obj):
             if settings := field_names(obj, SETTING):
                 sets.append(("Channel settings", {"fields": settings}))
             if secrets := field_names(obj, CREDENTIAL, CLEAR):
                 sets.append(("Credentials", {"fields": secrets, "description": "Stored encrypted and never shown again."}))
+        if provider is not None and provider.takes_webhooks:
+            sets.append(("Receipts and replies", {"fields": ["show_webhook"]}))
         return sets
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """The vendor's buttons stand on the pairing page; of the others, those that the channel has."""
+        channel = Session.objects.filter(pk=object_id).values_list("channel", flat=True).first() if str(object_id).isdigit() else None
+        provider = channel_class(channel) if channel else None
+        hidden = set(BUTTONS)
+        if provider is None or not provider.can_pair:
+            hidden.add("pair")
+        if provider is None or not provider.takes_webhooks:
+            hidden.add("set_up_receipts")
+        if not has_templates(provider):
+            hidden.add("sync_templates")
+        names = {f"sessions_app_session_{name}" for name in hidden}
+        return [button for button in super().get_actions_detail(request, object_id) if button.action_name not in names]
 
     def response_add(self, request: HttpRequest, obj: Session, post_url_continue: str | None = None) -> HttpResponse:
         """On to the channel's fields, whichever button was pressed."""
@@ -199,9 +194,8 @@ class SessionAdmin(ModelAdmin):
         },
     )
     def check_connection(self, request: HttpRequest, form: BaseDialogForm, object_id: str) -> HttpResponse:
-        session = Session.objects.filter(pk=object_id).first() if object_id.isdigit() else None
+        session = self.session_of(request, object_id)
         if session is None:
-            messages.error(request, "That session is not there any more.")
             return back_to(request, reverse("admin:sessions_app_session_changelist"))
         self._check(request, session)
         return back_to(request, reverse("admin:sessions_app_session_change", args=[session.pk]))
@@ -223,8 +217,11 @@ class SessionAdmin(ModelAdmin):
             return
         result = check_session(session)
         connected = session.status == Session.Status.CONNECTED
-        sentence = f'Session "{session}" is {session.get_status_display().lower()}'
-        (messages.success if connected else messages.warning)(request, f"{sentence}: {result.detail}" if result.detail else f"{sentence}.")
+        sentence = f'Session "{session}" {SPOKEN[Session.Status(session.status)]}'
+        sentence = f"{sentence}: {result.detail}" if result.detail else f"{sentence}."
+        if session.status == Session.Status.NEEDS_PAIRING and session.provider_class.can_pair:
+            sentence += ' The button "Pair" connects it with the phone.'
+        (messages.success if connected else messages.warning)(request, sentence)
 
     # --- columns
 
