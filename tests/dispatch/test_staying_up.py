@@ -398,7 +398,7 @@ def test_a_database_that_takes_no_writes_stops_the_claims_says_so_once_and_loses
 @pytest.mark.slow
 def test_it_does_not_grow():
     """The short form of `python bench/soak.py`, which judges by itself. Ten minutes of it: docs/reliability.md."""
-    soak = [sys.executable, "bench/soak.py", "--minutes", "0.5", "--warm-up", "12", "--growth", "0.15"]
+    soak = [sys.executable, "bench/soak.py", "--minutes", "0.3", "--warm-up", "8", "--growth", "0.15"]
     done = subprocess.run(soak, cwd=project.BASE_DIR, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "verdict: it does not grow" in done.stdout
