@@ -28,7 +28,7 @@ run: .venv/.runtime
 	@exec $(HONCHO) start db web scheduler worker
 
 test: .venv/.development
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
 
 # Bash counts in a variable of that name: only one that was given to make is meant.
 SECONDS_OF_CHAOS := $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))

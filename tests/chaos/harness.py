@@ -275,7 +275,11 @@ class Chaos:
         return bool(found) and found[0]["done"] >= 0.97 * self.plan.messages
 
     def _left(self) -> bool:
-        """Whether anything is still open that time will settle."""
+        """Whether anything is still open that time will settle: also what the gateway has and was not asked about again yet."""
+        arrived = {message.chat_id for message in self.sandbox.state.messages()}
+        doubtful = "SELECT address FROM dispatch_dispatchlog WHERE status = 'UNCONFIRMED'"
+        if any(row["address"] in arrived for row in self.server.rows(self.database, doubtful)):
+            return True
         proof = ", ".join(f"'{lane.name}'" for lane in self.plan.lanes if lane.kind != "gateway")
         doubt = f"""SELECT 1 AS what FROM dispatch_dispatchlog g JOIN sessions_app_session s ON s.id = g.session_id
                     WHERE g.status = 'UNCONFIRMED' AND s.name IN ({proof}) LIMIT 1"""
