@@ -8,8 +8,10 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
 from dispatch import delivery, driving, jobs, lanes, recovery, retry, watching
+from dispatch.alerts import alert
 from dispatch.models import Alert, Heartbeat, JobAnswer, WebhookEvent
 from sessions_app import polling, template_sync
+from sessions_app.models import Session
 
 DRIVE_EVERY = timedelta(minutes=1)
 SCHEDULERS_ARE_BACK_WITHIN = timedelta(seconds=10)  # of the return of the database
@@ -64,7 +66,12 @@ def find_silence() -> list[int]:
 
 def poll_sessions() -> dict[str, Any]:
     """Every few minutes: how the sessions in use are. What runs on one that is away is paused by the scheduler, which says why."""
-    return polling.poll()
+    counts = polling.poll()
+    for change in counts["changed"]:
+        session = Session.objects.filter(name=change["session"]).first()
+        if session is not None and change["was"] == Session.Status.CONNECTED:
+            alert("session disconnected", session=session.pk, detail=session.status_detail or session.get_status_display().lower())
+    return counts
 
 
 def sync_templates() -> dict[str, int]:

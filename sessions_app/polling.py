@@ -20,7 +20,7 @@ from sessions_app.providers.registry import UnknownChannel, provider_class
 
 STALE_AFTER = timedelta(minutes=4)  # shorter than the schedule of five, so that each turn finds the sessions of the one before
 SESSIONS_AT_MOST = 50
-ASKED_AT_ONCE = 8  # each call may take ten seconds: a turn in which nobody answers takes 70
+ASKED_AT_ONCE = 8  # each call may take ten seconds: a turn in which nobody answers takes 140
 
 S = Session.Status
 MAY_CHANGE_BY_ITSELF = [S.CONNECTED, S.CONNECTING, S.NEEDS_PAIRING, S.RESTRICTED]
@@ -62,7 +62,11 @@ def _provider(session: Session) -> ChannelProvider | str:
 
 
 def _answer(provider: ChannelProvider | str) -> SessionCheck:
-    return SessionCheck(SessionState.DISCONNECTED, provider) if isinstance(provider, str) else ask(provider)
+    """Asked once more before it is believed that something is wrong: a campaign would pause for one answer that was lost."""
+    if isinstance(provider, str):
+        return SessionCheck(SessionState.DISCONNECTED, provider)
+    check = ask(provider)
+    return check if check.state == SessionState.CONNECTED else ask(provider)
 
 
 def _write_down(session: Session, check: SessionCheck, counts: dict[str, Any]) -> None:
@@ -70,6 +74,8 @@ def _write_down(session: Session, check: SessionCheck, counts: dict[str, Any]) -
     if not stands.exists():  # the engine, a person or another turn wrote meanwhile, or the session was edited or deleted
         counts["overtaken"] += 1
         return
+    if transitions.says_nothing_new(session.status, check):
+        check = SessionCheck(SessionState(session.status), session.status_detail)
     transitions.record_check(session.pk, check)
     state = str(check.state)
     counts["states"][state] = counts["states"].get(state, 0) + 1

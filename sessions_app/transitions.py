@@ -3,7 +3,7 @@
 from django.db.models.functions import Now
 
 from sessions_app.models import Session
-from sessions_app.providers.base import SessionCheck
+from sessions_app.providers.base import SessionCheck, SessionState
 
 
 def _set(session_id: int, status: Session.Status, detail: str) -> None:
@@ -21,6 +21,16 @@ def disconnect(session_id: int, detail: str) -> None:
 
 def restrict(session_id: int, detail: str) -> None:
     _set(session_id, Session.Status.RESTRICTED, detail)
+
+
+def says_nothing_new(was: str, check: SessionCheck, *, knows_restrictions: bool = True) -> bool:
+    """What an answer that nobody asked for must not overwrite.
+
+    Gateways lose their socket and start again within seconds, which is no reason to pause a campaign: if it lasts, the next message finds
+    out. A report that an account works says nothing of a restriction; whoever asks about it is told.
+    """
+    passes = was == Session.Status.CONNECTED and check.state == SessionState.CONNECTING
+    return passes or (was == Session.Status.RESTRICTED and check.state == SessionState.CONNECTED and not knows_restrictions)
 
 
 def record_check(session_id: int, check: SessionCheck) -> None:

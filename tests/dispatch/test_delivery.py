@@ -509,6 +509,26 @@ def test_the_last_of_several_reports_counts(session):
     assert status_of(session) == ("RESTRICTED", "until tomorrow")
 
 
+def test_a_socket_that_is_lost_for_seconds_and_a_restriction_outlive_what_says_nothing_of_them(session):
+    tell(session, state("CONNECTING"))
+    assert status_of(session)[0] == "CONNECTED"
+    tell(session, state("RESTRICTED", "until tomorrow"), state("CONNECTED"))
+    assert status_of(session) == ("RESTRICTED", "until tomorrow")
+
+
+def test_a_session_that_says_it_is_gone_is_told(session, django_capture_on_commit_callbacks):
+    with django_capture_on_commit_callbacks(execute=True):
+        tell(session, state("DISCONNECTED", "logged out on the phone"))
+        tell(session, state("NEEDS_PAIRING"))
+    (alert,) = Alert.objects.all()
+    assert (alert.kind, alert.subject, alert.detail, alert.times) == (
+        "session disconnected",
+        f"session {session.pk}",
+        "logged out on the phone",
+        1,
+    )
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_report_that_came_while_an_earlier_one_was_applied_counts(session):
     """Both were received before the first was applied: the moment of that must not make the second look old."""

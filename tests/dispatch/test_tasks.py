@@ -125,3 +125,17 @@ def test_one_task_removes_no_more_than_it_has_time_for(monkeypatch):
     for number in range(3):
         Alert.objects.create(kind="old", subject=str(number), last_at=timezone.now() - timedelta(days=91))
     assert tasks.keep_house()["alerts"] == 2
+
+
+def test_a_session_found_away_is_told(monkeypatch, django_capture_on_commit_callbacks):
+    session = make_session(name="Sales", status="DISCONNECTED", status_detail="logged out")
+    make_session(name="Other", status="RESTRICTED")
+    changed = [
+        {"session": "Sales", "was": "CONNECTED", "now": "DISCONNECTED"},
+        {"session": "Other", "was": "DISCONNECTED", "now": "RESTRICTED"},
+        {"session": "Deleted", "was": "CONNECTED", "now": "DISCONNECTED"},
+    ]
+    monkeypatch.setattr(tasks.polling, "poll", lambda: {"changed": changed})
+    with django_capture_on_commit_callbacks(execute=True):
+        tasks.poll_sessions()
+    assert list(Alert.objects.values_list("kind", "subject", "detail")) == [("session disconnected", f"session {session.pk}", "logged out")]

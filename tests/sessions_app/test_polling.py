@@ -107,6 +107,24 @@ def test_the_end_of_a_restriction_is_noticed_and_counted():
     assert timezone.now() - session.checked_at < timedelta(seconds=10)
 
 
+def test_one_answer_that_is_lost_is_not_believed():
+    session = make_line()
+    Line.answer = SessionCheck(SessionState.DISCONNECTED, "no answer in time")
+    Line.meanwhile = lambda: len(Line.asked) == 2 and setattr(Line, "answer", SessionCheck(SessionState.CONNECTED))
+    assert polling.poll()["states"] == {"CONNECTED": 1}
+    session.refresh_from_db()
+    assert session.status == "CONNECTED"
+
+
+def test_a_gateway_that_starts_again_pauses_nobody():
+    session = make_line()
+    Line.answer = SessionCheck(SessionState.CONNECTING, "starting")
+    assert polling.poll()["changed"] == []
+    session.refresh_from_db()
+    assert session.status == "CONNECTED"
+    assert timezone.now() - session.checked_at < timedelta(seconds=10)
+
+
 def test_what_stays_as_it_was_is_no_change():
     make_line()
     counts = polling.poll()
