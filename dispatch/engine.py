@@ -339,7 +339,7 @@ def _send(provider: ChannelProvider, address: str, claimed: Claimed, message: Me
     """In a thread. No transaction is open, no ORM is touched."""
     if deadline.passed:
         return SendResult.unsent("its time was up before a thread was free")
-    measures.began(provider.key, after=whole - timedelta(seconds=deadline.remaining))
+    measures.began(provider.key, after=claimed.late + whole - timedelta(seconds=deadline.remaining))
     with measures.send_seconds.labels(provider.key).time():
         return provider.send(address, message, claimed.client_ref, deadline)
 

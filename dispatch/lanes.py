@@ -34,7 +34,8 @@ CLAIM = f"""
 WITH due AS MATERIALIZED (
   SELECT l.session_id, l.campaign_id, l.token + 1 AS token, l.rate, l.consecutive_rate_limits, c.epoch, n.want,
          c.min_interval, c.max_interval, c.batch_size, c.batch_pause, s.updated_at AS session_version,
-         CASE WHEN l.epoch = c.epoch THEN l.attempts_in_run ELSE 0 END AS in_run,
+         CASE WHEN l.epoch = c.epoch THEN l.attempts_in_run ELSE 0 END AS in_run, l.next_send_at,
+         l.epoch = c.epoch AND (s.daily_limit IS NULL OR l.day = ({NOW} AT TIME ZONE s.time_zone)::date) AS was_at_work,
          ({NOW} AT TIME ZONE s.time_zone)::date AS today
   FROM dispatch_lane l
   JOIN sessions_app_session s ON s.id = l.session_id
@@ -55,7 +56,7 @@ WITH due AS MATERIALIZED (
   LIMIT %(lanes)s
   FOR NO KEY UPDATE OF l SKIP LOCKED FOR SHARE OF c, s SKIP LOCKED
 ), head AS MATERIALIZED (
-  SELECT d.*, g.id AS log_id
+  SELECT d.*, g.id AS log_id, g.available_at
   FROM due d
   CROSS JOIN LATERAL (
     SELECT p.id FROM dispatch_dispatchlog p
@@ -91,10 +92,11 @@ WITH due AS MATERIALIZED (
   FROM head h
   WHERE g.id = h.log_id AND g.id = ANY (ARRAY (SELECT log_id FROM head))
   RETURNING g.id, g.attempt, g.token, g.session_id, g.campaign_id, g.run_id, g.recipient_id, g.address, g.client_ref, g.body, g.claimed_at,
-            h.rate, h.consecutive_rate_limits, h.min_interval, h.max_interval, h.batch_size, h.batch_pause, h.session_version
+            h.rate, h.consecutive_rate_limits, h.min_interval, h.max_interval, h.batch_size, h.batch_pause, h.session_version,
+            CASE WHEN h.was_at_work THEN {NOW} - greatest(h.next_send_at, h.available_at) ELSE interval '0' END AS late
 )
 SELECT x.id, x.attempt, x.token, x.session_id, x.campaign_id, x.run_id, x.recipient_id, x.address, x.client_ref, x.body, x.claimed_at,
-       x.rate, x.consecutive_rate_limits, x.min_interval, x.max_interval, x.batch_size, x.batch_pause, x.session_version,
+       x.rate, x.consecutive_rate_limits, x.min_interval, x.max_interval, x.batch_size, x.batch_pause, x.session_version, x.late,
        l.attempts_in_run, l.attempts_in_batch, coalesce(r.name, '') AS name, coalesce(r.metadata, '{{}}') AS metadata
 FROM sending x JOIN leased l USING (session_id)
 LEFT JOIN LATERAL (SELECT name, metadata FROM campaigns_recipient WHERE id = x.recipient_id OFFSET 0) r ON true
@@ -250,7 +252,7 @@ ORDER BY 1, 3
 OWNED = """
 SELECT g.id, g.attempt, g.token, g.session_id, g.campaign_id, g.run_id, g.recipient_id, g.address, g.client_ref, g.body, g.claimed_at,
        l.rate, l.consecutive_rate_limits, c.min_interval, c.max_interval, c.batch_size, c.batch_pause, s.updated_at AS session_version,
-       l.attempts_in_run, l.attempts_in_batch, '' AS name, '{}' AS metadata
+       interval '0' AS late, l.attempts_in_run, l.attempts_in_batch, '' AS name, '{}' AS metadata
 FROM dispatch_lane l
 JOIN dispatch_dispatchlog g ON g.session_id = l.session_id AND g.status = 'SENDING'
 JOIN campaigns_campaign c ON c.id = g.campaign_id
@@ -282,6 +284,7 @@ class Claimed:
     batch_size: int
     batch_pause: int
     session_version: datetime
+    late: timedelta  # behind the moment it could have left: the lane's, or its own; what stood still on purpose is not late
     attempts_in_run: int
     attempts_in_batch: int
     name: str

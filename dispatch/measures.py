@@ -28,9 +28,9 @@ send_seconds = Histogram(
 )
 lateness_seconds = Histogram(
     "paceline_send_lateness_seconds",
-    "From just before the claim to the call of the provider. What a lane that was due waited for its claim is not in it.",
+    "How long after the moment at which it could have left a message went to its provider; pauses and used-up days do not count.",
     ["channel"],
-    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30),
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 30),
     registry=REGISTRY,
 )
 last_send = Gauge("paceline_last_send_timestamp_seconds", "When a channel accepted a message last; 0: not yet.", registry=REGISTRY)

@@ -30,6 +30,7 @@ MOST_TRANSIENTS = len(RETRY_AFTER) + 1
 UNSENT = "UNSENT"
 ACCEPTED = "ACCEPTED"
 CHECKED = "CHECKED"
+RESTRICTED = "RESTRICTED"  # why a lane is shut: DISCONNECTED, for a while
 
 
 class Streak(StrEnum):
@@ -134,7 +135,7 @@ def effect_of(
         if result.code is not None:
             last_error = result.detail or result.code
         if outcome.shuts_lane and not trouble:
-            trouble, trouble_code = result.detail or outcome.code, outcome.code
+            trouble, trouble_code = result.detail or outcome.code, RESTRICTED if result.restricted else outcome.code
     wait, ends_batch = _wait(results, human, attempts_in_run, attempts_in_batch, unsent, cool_down, rng)
     return LaneEffect(
         wait=wait,

@@ -20,6 +20,7 @@ from dispatch import transitions as log_transitions
 from dispatch.alerts import alert
 from dispatch.engine import Engine
 from dispatch.models import DispatchLog, Lane, Run
+from dispatch.outcomes import RESTRICTED
 from dispatch.settling import DATABASE_AWAY
 from dispatch.stopping import SLICE
 from sessions_app import transitions as session_transitions
@@ -129,8 +130,9 @@ def _pause(campaign_id: int, reason: str, report: PassReport) -> None:
 def _pause_for(session_ids: set[int], report: PassReport) -> None:
     """Pause what runs on lanes that the settle shut, mark the sessions that are the cause. Repeats what a crash cut off."""
     for lane in Lane.objects.filter(session__in=session_ids).exclude(trouble="").select_related("campaign"):
-        if lane.trouble_code == ErrorCode.DISCONNECTED:
-            session_transitions.disconnect(lane.session_id, lane.trouble)
+        if lane.trouble_code in {ErrorCode.DISCONNECTED, RESTRICTED}:
+            mark = session_transitions.restrict if lane.trouble_code == RESTRICTED else session_transitions.disconnect
+            mark(lane.session_id, lane.trouble)
             alert("session disconnected", session=lane.session_id, detail=lane.trouble)
         with transaction.atomic():
             campaign = lane.campaign

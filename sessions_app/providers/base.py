@@ -62,6 +62,7 @@ class SendResult:
     retry_after: timedelta | None = None  # what the provider asked for, with RATE_LIMIT
     http_status: int | None = None
     one_recipient: bool = False  # RATE_LIMIT that is about this person alone: the message waits, the others go on
+    restricted: bool = False  # with DISCONNECTED: the vendor holds the account back for a while
 
     @classmethod
     def accepted(cls, message_id: str = "", *, http_status: int | None = None) -> "SendResult":

@@ -7,6 +7,7 @@ import hashlib
 import re
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
@@ -18,6 +19,7 @@ CHAT = re.compile(r"[0-9-]{3,40}@(c\.us|g\.us|lid|newsletter)")
 _PERSON = re.compile(r"([0-9]{3,20})(?:\.[0-9]+)?(?::[0-9]+)?@(c\.us|s\.whatsapp\.net|lid)")
 _RAW_ID = re.compile(r"[A-Za-z0-9.-]{1,100}")
 ACK_ERROR, ACK_PENDING = -1, 0
+HELD_BACK = "WhatsApp does not let this account start new chats for now"
 
 
 def client_id(client_ref: uuid.UUID) -> str:
@@ -198,7 +200,8 @@ def read_send(response: http.Response, hidden: list[str]) -> SendResult:
         return SendResult.accepted(raw_id(json_object(response)), http_status=response.status)
     detail = http.scrub(f"{advice} ({response.status}): {vendor_words(response)}", hidden)
     retry_after = response.retry_after if code == ErrorCode.RATE_LIMIT else None
-    return SendResult.refused(code, detail, retry_after=retry_after, http_status=response.status)
+    result = SendResult.refused(code, detail, retry_after=retry_after, http_status=response.status)
+    return replace(result, restricted=advice == HELD_BACK)
 
 
 def read_reach(response: http.Response, hidden: list[str]) -> Resolution:
@@ -269,7 +272,7 @@ def _engine_failure(response: http.Response) -> tuple[ErrorCode, str]:
     exception = json_object(response).get("exception")
     words = str(exception.get("message", "")) if isinstance(exception, dict) else ""
     if re.search(r"server returned error 463\b", words):
-        return ErrorCode.DISCONNECTED, "WhatsApp does not let this account start new chats for now"
+        return ErrorCode.DISCONNECTED, HELD_BACK
     if re.search(r"no LID found|No LID for user", words, re.IGNORECASE):
         return ErrorCode.INVALID_RECIPIENT, "WhatsApp does not know this number"
     if "rate-overlimit" in words:

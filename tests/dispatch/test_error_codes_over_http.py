@@ -111,7 +111,7 @@ def test_disconnected_leaves_the_message_waiting_pauses_and_marks_the_session(ca
     assert first(campaign).error_code == "DISCONNECTED"
     assert_paused(campaign, "paused: ")
     session = Session.objects.get()
-    assert session.status == Session.Status.DISCONNECTED
+    assert session.status == (Session.Status.RESTRICTED if fault == "500-463" else Session.Status.DISCONNECTED)
     assert session.status_detail in campaign.status_reason
     until_nothing_moves(drive, forward=3600)
     assert accepted(sandbox) == []

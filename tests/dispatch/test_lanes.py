@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 from django.db import IntegrityError, connection, transaction
+from django.db.models import F
 
 from campaigns.models import Campaign
 from dispatch import lanes
@@ -524,3 +525,14 @@ def test_claim_settle_and_recovery_cost_the_same_however_many_rows_wait():
         assert not [scan for scan in scanned if scan[0] == "Seq Scan" and scan[1] in large]
     assert DispatchLog.objects.filter(status=S.UNCONFIRMED).count() == 32
     assert_sum_rule()
+
+
+def test_a_row_says_how_late_it_is_and_what_stood_still_on_purpose_is_not_late():
+    ready(3, next_send_at=NOW)
+    (first,) = take(ME, now=NOW + timedelta(seconds=3))
+    assert first.late == timedelta(seconds=3)
+    bring_back([first], OK, now=NOW + timedelta(seconds=4))
+    due = Lane.objects.get().next_send_at
+    Campaign.objects.update(epoch=F("epoch") + 1)  # it was paused and resumed meanwhile
+    (second,) = take(ME, now=due + timedelta(hours=9))
+    assert second.late == timedelta(0)
