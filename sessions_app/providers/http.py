@@ -4,7 +4,6 @@ urllib3 does the protocol, with its own retries, redirects and proxies off. What
 again" and "nobody knows": the deadline holds over the whole call, and a connection knows whether a byte of the request was written.
 """
 
-import html
 import http.client
 import json
 import logging
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import quote, quote_plus, urlencode
+from urllib.parse import urlencode
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -26,15 +25,15 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError
 from urllib3.util import create_urllib3_context
 
-from sessions_app.providers.base import Deadline
+from sessions_app.providers.base import Deadline, ErrorCode, SendResult
 from sessions_app.providers.reachable import is_public_address
+from sessions_app.providers.scrubbing import DETAIL_AT_MOST as DETAIL_AT_MOST
+from sessions_app.providers.scrubbing import scrub as scrub
 
 CONNECT_TAKES_AT_MOST = 10.0  # seconds, so that a black hole does not use up what is left for nothing
 IDLE_AT_MOST = timedelta(seconds=2)  # Node closes idle connections after 5 s; writing into one that is closing is a doubt of our own making
 BODY_AT_MOST = 1024 * 1024
-DETAIL_AT_MOST = 500
 CONNECTIONS_PER_ORIGIN = 64
-_HIDDEN = "[hidden]"
 
 # Its debug lines carry the path, and the path of a look-up names the recipient.
 logging.getLogger("urllib3").setLevel(logging.INFO)
@@ -286,6 +285,15 @@ def get_bytes(url: str, *, deadline: Deadline, at_most: int, public_only: bool =
     return _request("GET", url, None, {"Accept": "*/*"}, deadline, public_only=public_only, at_most=at_most)
 
 
+def without_answer(error: NotSent | NoAnswer, who: str, hidden: Iterable[str]) -> SendResult:
+    """What a call to `who` that brought no answer says about the message: too late to begin, provably not sent, or a doubt."""
+    if isinstance(error, NoAnswer):
+        return SendResult.refused(ErrorCode.UNCONFIRMED, scrub(f"The answer was lost: {error}", hidden))
+    if error.deadline_passed:
+        return SendResult.unsent(str(error))
+    return SendResult.refused(ErrorCode.TRANSIENT, scrub(f"{who} cannot be reached: {error}", hidden))
+
+
 _AS_IT_COMES: dict[str, Any] = {
     "timeout": None,  # the deadline bounds every single operation instead
     "retries": False,
@@ -355,36 +363,3 @@ def parse_retry_after(value: str, *, now: datetime) -> timedelta | None:
     except ValueError:
         return None
     return max(timedelta(0), moment.replace(tzinfo=moment.tzinfo or UTC) - now)
-
-
-def scrub(text: str, secrets: Iterable[str]) -> str:
-    """`text` in one line of at most 500 characters, without the secrets: nor percent-encoded, escaped for JSON or HTML, or cut short."""
-    text = _one_line(text[:20_000])
-    forms = {form for secret in secrets for form in _forms(_one_line(secret)) if form}
-    for form in sorted(forms, key=len, reverse=True):
-        text = _hide(text, form)
-    return text[:DETAIL_AT_MOST]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.replace("\0", "").split())
-
-
-def _forms(secret: str) -> set[str]:
-    as_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
-    percent = {write(secret, safe="", errors="replace") for write in (quote, quote_plus)}
-    return {secret, html.escape(secret), *as_json, *percent}
-
-
-def _hide(text: str, secret: str) -> str:
-    if len(secret) < 4:  # a text of "Hi" must not eat the middle of other words
-        return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", _HIDDEN, text)
-    text = text.replace(secret, _HIDDEN)
-    start = secret[:16]
-    if len(secret) == len(start):
-        return text
-    while (begin := text.find(start)) >= 0:  # a vendor who quotes only the beginning
-        rest = text[begin:]
-        length = next((at for at, pair in enumerate(zip(secret, rest, strict=False)) if pair[0] != pair[1]), min(len(secret), len(rest)))
-        text = text[:begin] + _HIDDEN + rest[length:]
-    return text

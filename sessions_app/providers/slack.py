@@ -164,12 +164,8 @@ class SlackProvider(ChannelProvider):
         url = self.origin + (self.hook or "/api/chat.postMessage")
         try:
             response = http.post_json(url, payload, headers={**self._headers(), "Content-Type": JSON}, deadline=deadline)
-        except http.NotSent as error:
-            if error.deadline_passed:
-                return SendResult.unsent(str(error))
-            return SendResult.refused(ErrorCode.TRANSIENT, http.scrub(f"Slack cannot be reached: {error}", hidden))
-        except http.NoAnswer as error:
-            return SendResult.refused(ErrorCode.UNCONFIRMED, http.scrub(f"The answer was lost: {error}", hidden))
+        except (http.NotSent, http.NoAnswer) as error:
+            return http.without_answer(error, "Slack", hidden)
         return read_hook(response, hidden) if self.hook else read_send(response, hidden)
 
     def _refusal_before_the_call(self, address: str, message: Message) -> SendResult | None:

@@ -143,12 +143,8 @@ class SMSDevProvider(ChannelProvider):
         content = {"Content-Type": "application/json"}
         try:
             response = http.post_bytes(f"{self.origin}/v1/send", json.dumps([one]).encode(), headers=content, deadline=deadline)
-        except http.NotSent as error:
-            if error.deadline_passed:
-                return SendResult.unsent(str(error))
-            return SendResult.refused(ErrorCode.TRANSIENT, http.scrub(f"SMSDev cannot be reached: {error}", hidden))
-        except http.NoAnswer as error:
-            return SendResult.refused(ErrorCode.UNCONFIRMED, http.scrub(f"The answer was lost: {error}", hidden))
+        except (http.NotSent, http.NoAnswer) as error:
+            return http.without_answer(error, "SMSDev", hidden)
         return read_send(response, hidden)
 
     def check_session(self, deadline: Deadline) -> SessionCheck:

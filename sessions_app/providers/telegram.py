@@ -122,12 +122,8 @@ class TelegramProvider(ChannelProvider):
         method, payload = _call_for(address, message)
         try:
             response = http.post_json(self._url(method), payload, deadline=deadline)
-        except http.NotSent as error:
-            if error.deadline_passed:
-                return SendResult.unsent(str(error))
-            return SendResult.refused(ErrorCode.TRANSIENT, http.scrub(f"Telegram cannot be reached: {error}", hidden))
-        except http.NoAnswer as error:
-            return SendResult.refused(ErrorCode.UNCONFIRMED, http.scrub(f"The answer was lost: {error}", hidden))
+        except (http.NotSent, http.NoAnswer) as error:
+            return http.without_answer(error, "Telegram", hidden)
         return read_send(response, address, hidden)
 
     def _refusal_before_the_call(self, address: str, message: Message) -> SendResult | None:

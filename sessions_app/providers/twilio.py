@@ -158,12 +158,8 @@ class TwilioProvider(ChannelProvider):
             form["StatusCallback"] = f"{callback}{'&' if '?' in callback else '?'}{urlencode({'ref': client_ref})}"
         try:
             response = http.post_form(self._url("Messages.json"), form, headers=self._headers(), deadline=deadline)
-        except http.NotSent as error:
-            if error.deadline_passed:
-                return SendResult.unsent(str(error))
-            return SendResult.refused(ErrorCode.TRANSIENT, http.scrub(f"Twilio cannot be reached: {error}", hidden))
-        except http.NoAnswer as error:
-            return SendResult.refused(ErrorCode.UNCONFIRMED, http.scrub(f"The answer was lost: {error}", hidden))
+        except (http.NotSent, http.NoAnswer) as error:
+            return http.without_answer(error, "Twilio", hidden)
         return read_send(response, hidden)
 
     def _refusal_before_the_call(self, address: str, message: Message) -> SendResult | None:

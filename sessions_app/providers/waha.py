@@ -105,12 +105,8 @@ class WahaProvider(WahaSessions, WahaWebhooks):
             self._be_polite(address, deadline)
         try:
             response = http.post_json(self._url(CALLS[message.type]), body, headers=self._headers(), deadline=deadline)
-        except http.NotSent as error:
-            if error.deadline_passed:
-                return SendResult.unsent(str(error))
-            return SendResult.refused(ErrorCode.TRANSIENT, http.scrub(f"WAHA cannot be reached: {error}", hidden))
-        except http.NoAnswer as error:
-            result = SendResult.refused(ErrorCode.UNCONFIRMED, http.scrub(f"The answer was lost: {error}", hidden))
+        except (http.NotSent, http.NoAnswer) as error:
+            result = http.without_answer(error, "WAHA", hidden)
         else:
             result = read_send(response, hidden)
         # So that a receipt, which names nothing but the id, can settle what nobody knows.

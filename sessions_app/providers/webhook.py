@@ -219,12 +219,8 @@ class WebhookProvider(ChannelProvider):
         headers |= self._signed(str(client_ref), body)
         try:
             response = http.post_bytes(self.url, body, headers=headers, deadline=deadline, public_only=not settings.DEBUG)
-        except http.NotSent as error:
-            if error.deadline_passed:
-                return SendResult.unsent(str(error))
-            return SendResult.refused(ErrorCode.TRANSIENT, http.scrub(f"The receiver cannot be reached: {error}", hidden))
-        except http.NoAnswer as error:
-            return SendResult.refused(ErrorCode.UNCONFIRMED, http.scrub(f"The answer was lost: {error}", hidden))
+        except (http.NotSent, http.NoAnswer) as error:
+            return http.without_answer(error, "The receiver", hidden)
         return read_send(response, Rules.of(self.config.settings), hidden)
 
     def _payload(self, address: str, message: Message, client_ref: uuid.UUID) -> dict[str, Any]:

@@ -169,12 +169,8 @@ class WhatsAppCloudProvider(ChannelProvider):
         }
         try:
             response = http.post_json(self._url(self.phone_number_id, "messages"), body, headers=self._headers(), deadline=deadline)
-        except http.NotSent as error:
-            if error.deadline_passed:
-                return SendResult.unsent(str(error))
-            return SendResult.refused(ErrorCode.TRANSIENT, http.scrub(f"Meta cannot be reached: {error}", hidden))
-        except http.NoAnswer as error:
-            return SendResult.refused(ErrorCode.UNCONFIRMED, http.scrub(f"The answer was lost: {error}", hidden))
+        except (http.NotSent, http.NoAnswer) as error:
+            return http.without_answer(error, "Meta", hidden)
         return read_send(response, hidden)
 
     def _refusal_before_the_call(self, address: str, message: Message) -> SendResult | None:
