@@ -314,6 +314,8 @@ def _keep(event: Inbound, row: WebhookEvent) -> None:
         recipient_id=last.recipient_id if last else None,
     )
     InboundMessage.objects.bulk_create([reply], ignore_conflicts=True)
+    if last is not None and last.sent_at is not None and last.sent_at <= event.at:  # who answers has got it, also where no receipt came
+        _note_times(last.pk, Receipt(ReceiptState.DELIVERED, event.at))
 
 
 def _last_message_to(addresses: list[str], session: Session) -> DispatchLog | None:
@@ -321,7 +323,7 @@ def _last_message_to(addresses: list[str], session: Session) -> DispatchLog | No
     named = [address for address in addresses if address]
     imported = KnownAddress.objects.filter(channel=session.channel, reached_at__in=named).values_list("address", flat=True)[:20]
     sent = DispatchLog.objects.filter(address__in=[*named, *imported], session=session, attempt__gt=0)
-    return sent.only("campaign_id", "recipient_id").order_by("-pk").first()
+    return sent.only("campaign_id", "recipient_id", "sent_at").order_by("-pk").first()
 
 
 def _take_state(event: StateReport, row: WebhookEvent) -> None:

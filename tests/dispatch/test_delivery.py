@@ -453,6 +453,15 @@ def test_a_reply_from_the_number_the_channel_knows_belongs_to_the_one_that_was_i
     assert InboundMessage.objects.get().recipient_id == log.recipient_id
 
 
+@pytest.mark.parametrize(("minutes", "is_delivered"), [(-1, True), (1, False)], ids=["after it was sent", "before"])
+def test_who_answers_has_got_the_message(run, minutes, is_delivered):
+    log = make_log(run, address="120255501", status=S.SENT, sent_at=at(minutes))
+    tell(run.campaign.session, message("120255501", text="thanks"))
+    log.refresh_from_db()
+    assert (log.delivered_at, log.acked_at) == ((NOON, NOON) if is_delivered else (None, None))
+    assert log.read_at is None
+
+
 def test_a_reply_of_a_stranger_is_kept_without_a_campaign(run):
     make_log(run, status=S.SENT, address="1@c.us", session=make_session(**HOOKS))
     tell(run.campaign.session, message("1@c.us"))
