@@ -35,10 +35,11 @@ SECONDS_OF_CHAOS := $(if $(filter command line,$(origin SECONDS)),--seconds $(SE
 chaos: .venv/.development
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(SECONDS_OF_CHAOS) $(if $(MESSAGES),--messages $(MESSAGES))
 
-# A quarter of an hour: a scheduler at full rate with faults, and a database that is away for a minute.
+# A quarter of an hour: a scheduler at full rate with faults, a database that is away for a minute, and a death at every single step.
 bench: .venv/.development
 	$(BIN)/python bench/soak.py
 	PACELINE_OUTAGE_SECONDS=60 $(BIN)/python -m pytest tests/dispatch/test_postgres_restart.py -k away_for_longer
+	PACELINE_CRASH_STRIDE=1 $(BIN)/python -m pytest tests/dispatch/test_crash_points.py -k loses_answers
 
 lint: .venv/.development
 	$(BIN)/ruff check .

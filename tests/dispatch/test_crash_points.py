@@ -4,6 +4,7 @@ The two controls show that the sweep can see both: a recovery that sends the dou
 """
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -29,6 +30,7 @@ from tests.processes import environment, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 KILLED = -signal.SIGKILL
+STRIDE = int(os.environ.get("PACELINE_CRASH_STRIDE", "2"))  # of the longer sweep: 1 takes every step
 
 
 class Runner:
@@ -122,11 +124,11 @@ def kill(sandbox: Sandbox, runner: Runner, kill_at: int, *, how: str, people: in
     return code == KILLED
 
 
-def sweep(*, people: int, faults: tuple[str, ...] = (), begin: int = 0) -> Counts:
-    """At every step from `begin` on, until one run survives."""
+def sweep(*, people: int, faults: tuple[str, ...] = (), begin: int = 0, stride: int = 1) -> Counts:
+    """At every step from `begin` on, or every so many, until one run survives."""
     counts = Counts()
     with Sandbox() as sandbox, running() as runner:
-        for kill_at in range(begin, 1000):
+        for kill_at in range(begin, 1000, stride):
             if not kill(sandbox, runner, kill_at, how="verify", people=people, faults=faults, counts=counts):
                 return counts
     raise AssertionError("it never came to its end")
@@ -146,7 +148,8 @@ def test_killed_at_every_step_nobody_gets_two_and_nobody_is_forgotten():
 
 def test_the_same_while_the_provider_loses_answers():
     """So that the steps of verification, and of sending again what never arrived, are among those at which it dies."""
-    counts = sweep(people=2, faults=("drop-after-accept", "drop-before-accept"), begin=9)  # the first message leaves at the tenth
+    faults = ("drop-after-accept", "drop-before-accept")
+    counts = sweep(people=2, faults=faults, begin=9, stride=STRIDE)  # the first message leaves at the tenth
     assert counts.steps[9].startswith(("write", "UPDATE"))
     assert (counts.doubled, counts.forgotten) == (0, 0)
 
