@@ -6,6 +6,8 @@ Only WhatsApp knows whether a Brazilian account has the ninth digit; a message t
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db.models import Q
+
 from dispatch.lanes import Claimed
 from dispatch.models import DispatchLog, KnownAddress
 from sessions_app.clock import database_now
@@ -70,5 +72,6 @@ def _got_it_already(channel: str, claimed: Claimed, reached_at: str) -> bool:
     others = [*same.values_list("address", flat=True)[:20], *([reached_at] if reached_at != claimed.address else [])]
     if not others:
         return False
-    taken = [DispatchLog.Status.SENDING, DispatchLog.Status.SENT, DispatchLog.Status.UNCONFIRMED]
-    return DispatchLog.objects.filter(address__in=others, run=claimed.run_id, status__in=taken).exclude(pk=claimed.id).exists()
+    status = DispatchLog.Status
+    taken = Q(status__in=[status.SENT, status.UNCONFIRMED]) | Q(status=status.SENDING, pk__lt=claimed.id)  # of two at once, the first
+    return DispatchLog.objects.filter(taken, address__in=others, run=claimed.run_id).exclude(pk=claimed.id).exists()

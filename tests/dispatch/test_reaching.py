@@ -11,7 +11,7 @@ from dispatch import reaching
 from dispatch.models import Attempt, DispatchLog, KnownAddress, Lane
 from sessions_app.providers.base import Deadline, ErrorCode, Reach, Resolution
 from tests.dispatch.conftest import START, make_ready, statuses
-from tests.factories import make_session
+from tests.factories import make_campaign, make_log, make_run, make_session, make_step
 from tests.fakes import FakeProvider
 
 OLD, NEW = "5562987654321@c.us", "556287654321@c.us"
@@ -130,6 +130,19 @@ def test_two_numbers_of_one_account_get_one_message(resolving, drive):
     drive.until_done()
     assert [call.address for call in resolving.calls] == ["the same"]
     assert sorted(statuses(campaign)) == ["FAILED", "SENT"]
+
+
+@pytest.mark.django_db
+def test_of_two_numbers_of_one_account_that_are_sent_to_at_once_one_gets_it(resolving):
+    """On a metered lane both may be on their way together: each must not give way to the other."""
+    run = make_run(make_step(make_campaign(session=make_session(channel="resolving"))))
+    rows = [make_log(run, address=address, status="SENDING", attempt=1, token=1, claimed_at=START) for address in (OLD, NEW)]
+    known = reaching.Known(Reach.FOUND, NEW)
+    for address in (OLD, NEW):
+        reaching.remember("resolving", address, Resolution(Reach.FOUND, NEW), now=START)
+    refused = [reaching.refusal("resolving", row, known) for row in rows]
+    assert refused[0] is None
+    assert refused[1] is not None and refused[1].code == ErrorCode.INVALID_RECIPIENT
 
 
 @pytest.mark.django_db
