@@ -23,7 +23,7 @@ from campaigns.models import Campaign
 from dispatch import transitions
 from dispatch.alerts import alert
 from dispatch.models import Attempt, DispatchLog, InboundMessage, KnownAddress, WebhookEvent
-from dispatch.models.webhook import plain
+from dispatch.models.webhook import REFUSED, plain
 from dispatch.providers import Providers, why_not
 from dispatch.settling import DATABASE_AWAY
 from sessions_app import transitions as session_transitions
@@ -76,7 +76,7 @@ def store(session: Session, items: tuple[WebhookItem, ...]) -> bool:
 def refused(session: Session, why: str, *, now: datetime | None = None) -> None:
     """One row for each session and hour, however many come: whoever knows the address must not be able to fill the table."""
     hour = (now or database_now()).strftime("refused %Y-%m-%dT%H")
-    row = WebhookEvent(session=session, event_id=hour, kind="refused", state=E.FAILED)
+    row = WebhookEvent(session=session, event_id=hour, kind=REFUSED, state=E.FAILED)
     WebhookEvent.objects.bulk_create([row], ignore_conflicts=True)
     WebhookEvent.objects.filter(session=session, event_id=hour).update(tries=Least(F("tries") + 1, 32000), error=plain(why)[:500])
 

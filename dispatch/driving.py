@@ -13,7 +13,7 @@ from campaigns.models import Campaign
 from dispatch import jobs
 from dispatch.engine import Engine
 from dispatch.loop import Loop, start_heart
-from dispatch.models import DispatchLog, Heartbeat, Job, Lane
+from dispatch.models import DispatchLog, Heartbeat, Lane
 from dispatch.outcomes import outcome_of
 from dispatch.scheduler import PassReport
 from dispatch.stopping import StopAfter
@@ -58,23 +58,7 @@ def lock_time() -> timedelta:
 
 def state() -> dict[str, Any]:
     """JSON-ready, of the job that does one pass: whether one is on its way, and what the last one did."""
-    now = database_now()
-    job = Job.objects.filter(pk=jobs.SCHEDULER).first() or Job()
-    running = job.locked_until is not None and job.locked_until > now
-    return {
-        "running": running,
-        "running_since": _iso(job.started_at if running else None),
-        "holder": job.holder_label if running else "",
-        "last_started_at": _iso(job.started_at),
-        "last_finished_at": _iso(job.finished_at),
-        "last_succeeded_at": _iso(job.succeeded_at),
-        "last_error": job.error,
-        "last_counts": job.counts,
-    }
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment is not None else None
+    return jobs.state(jobs.SCHEDULER)
 
 
 class _CountingEngine(Engine):

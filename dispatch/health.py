@@ -233,8 +233,7 @@ def _last_sign(job: Job | None, now: datetime) -> datetime | None:
     """The end of the last run; the start of one that holds the lock, which is not stale for being busy."""
     if job is None:
         return None
-    is_running = job.locked_until is not None and job.locked_until > now
-    return job.started_at if is_running and job.started_at else job.finished_at
+    return job.started_at if job.runs_at(now) and job.started_at else job.finished_at
 
 
 def _sessions(now: datetime) -> Component:
@@ -253,8 +252,7 @@ def _sessions(now: datetime) -> Component:
 
 def _webhooks(now: datetime) -> Component:
     threshold = settings.WEBHOOK_FAILURE_RATE_THRESHOLD_PER_HOUR
-    failed = WebhookEvent.objects.filter(state=WebhookEvent.State.FAILED, received_at__gt=now - timedelta(hours=1))
-    number = _counted(failed, up_to=max(COUNTED_UP_TO, threshold))
+    number = WebhookEvent.objects.failures_since(now - timedelta(hours=1), at_most=max(COUNTED_UP_TO, threshold))
     facts = {"failed_in_the_last_hour": number, "threshold": threshold}
     if number >= threshold:
         return Component("webhooks", Status.DEGRADED, f"{number} failed in the last hour: each row of Webhook events says why", facts)

@@ -17,6 +17,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from dispatch.models import Job
+from sessions_app.clock import database_now
 
 logger = logging.getLogger("paceline.jobs")
 
@@ -54,6 +55,26 @@ class Turn:
         changes: dict[str, Any] = {"failures": F("failures") + 1} if error else {"succeeded_at": Now()}
         over = {"holder": None, "locked_until": None, "finished_at": Now(), "runs": F("runs") + 1}
         self._mine().update(counts=self.counts, error=error[:500], **over, **changes)
+
+
+def state(name: str) -> dict[str, Any]:
+    """JSON-ready: whether it runs now, and what its last run did."""
+    job = Job.objects.filter(pk=name).first() or Job(name=name)
+    runs = job.runs_at(database_now())
+    return {
+        "running": runs,
+        "running_since": iso(job.started_at if runs else None),
+        "holder": job.holder_label if runs else "",
+        "last_started_at": iso(job.started_at),
+        "last_finished_at": iso(job.finished_at),
+        "last_succeeded_at": iso(job.succeeded_at),
+        "last_error": job.error,
+        "last_counts": job.counts,
+    }
+
+
+def iso(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment is not None else None
 
 
 def take(name: str, *, ttl: timedelta) -> Turn:

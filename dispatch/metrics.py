@@ -124,7 +124,7 @@ def _webhooks(now: datetime) -> Iterator[Metric]:
     latest = lately.order_by("-received_at")[:EVENTS_LOOKED_AT]
     wanted = [state.RECEIVED, state.APPLIED, state.IGNORED]
     found: dict[str, Any] = latest.aggregate(**{str(name): Count("pk", filter=Q(state=name)) for name in wanted})
-    found[str(state.FAILED)] = lately.filter(state=state.FAILED).order_by().count()
+    found[str(state.FAILED)] = WebhookEvent.objects.failures_since(now - timedelta(hours=1))
     help_text = f"Events of the last hour by state; all but FAILED of the latest {EVENTS_LOOKED_AT} at most."
     family = _gauge("paceline_webhook_events_last_hour", help_text, "state")
     for name, number in found.items():

@@ -20,7 +20,7 @@ from campaigns.models import Campaign
 from campaigns.transitions import Refused
 from dispatch import jobs, transitions
 from dispatch.alerts import alert
-from dispatch.models import DispatchLog, Job
+from dispatch.models import DispatchLog
 from dispatch.outcomes import MOST_TRANSIENTS
 from sessions_app.clock import database_now
 from sessions_app.models import Session
@@ -237,22 +237,8 @@ def state(scope: Scope | None = None, *, now: datetime | None = None) -> dict[st
     """JSON-ready: the last run, whether one is on its way now, and what waits in the scope. Read-only; raises Refused for a wrong code."""
     scope = scope or Scope.from_settings()
     require_retryable(scope.error_code)
-    on_the_clock = database_now()
-    job = Job.objects.filter(pk=jobs.RETRY).first() or Job(name=jobs.RETRY)
-    is_running = job.locked_until is not None and job.locked_until > on_the_clock
-    pending, next_due_at = _pending(scope, now or on_the_clock)
-    return {
-        "running": is_running,
-        "running_since": _iso(job.started_at if is_running else None),
-        "holder": job.holder_label if is_running else "",
-        "last_started_at": _iso(job.started_at),
-        "last_finished_at": _iso(job.finished_at),
-        "last_succeeded_at": _iso(job.succeeded_at),
-        "last_error": job.error,
-        "last_counts": job.counts,
-        "next_due_at": _iso(next_due_at),
-        "pending": pending,
-    }
+    pending, next_due_at = _pending(scope, now or database_now())
+    return jobs.state(jobs.RETRY) | {"next_due_at": jobs.iso(next_due_at), "pending": pending}
 
 
 def _pending(scope: Scope, now: datetime) -> tuple[dict[str, Any], datetime | None]:
@@ -282,7 +268,3 @@ def _most_common(reasons: Iterable[tuple[str, int]], total: int) -> dict[str, in
     most = dict(Counter(dict(reasons)).most_common(MOST_REASONS))
     rest = total - sum(most.values())
     return most | ({OTHER: most.get(OTHER, 0) + rest} if rest > 0 else {})
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment is not None else None

@@ -51,13 +51,9 @@ def _look(found: dict[str, Any], now: datetime) -> None:
     since = datetime.fromisoformat(found["since"])
     job = Job.objects.filter(pk=jobs.RETRY).first() or Job()
     silent_since = max(job.finished_at or since, since)
-    if not _runs_now(job, now) and now - silent_since > timedelta(minutes=settings.RETRY_WORKER_STALE_MINUTES):
+    if not job.runs_at(now) and now - silent_since > timedelta(minutes=settings.RETRY_WORKER_STALE_MINUTES):
         what = f"no batch of retries has ended since {silent_since:%Y-%m-%d %H:%M} UTC; "
         alert("retry worker stale", detail=f"{what}look at the schedule 'paceline: retry campaigns', or at campaign_retry --daemon")
-
-
-def _runs_now(job: Job, now: datetime) -> bool:
-    return job.locked_until is not None and job.locked_until > now
 
 
 def _scheduler_is_missing(now: datetime) -> bool:
@@ -85,7 +81,7 @@ def watch_from_scheduler(*, watched_for: timedelta, now: datetime | None = None)
     try:
         now = now or database_now()
         job = Job.objects.filter(pk=jobs.WATCH, finished_at__lt=now - TASKS_ARE_SILENT_AFTER).first()
-        if job is not None and job.finished_at is not None and watched_for >= TASKS_ARE_SILENT_AFTER and not _runs_now(job, now):
+        if job is not None and job.finished_at is not None and watched_for >= TASKS_ARE_SILENT_AFTER and not job.runs_at(now):
             silent = spoken(now - job.finished_at)
             alert("background tasks dead", detail=f"manage.py worker has given no sign of life for {silent}. Start it, or look at its log")
     except Exception as error:

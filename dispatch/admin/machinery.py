@@ -121,7 +121,7 @@ class JobAdmin(ReadOnlyAdmin):
 
     @display(description="State")
     def show_state(self, job: Job) -> str:
-        if job.locked_until and job.locked_until > timezone.now():
+        if job.runs_at(timezone.now()):
             return badge("success", "Running", f"held by {job.holder_label} since {formats.localize(timezone.localtime(job.started_at))}")
         if job.locked_until:
             return badge("warning", "Lost", f"{job.holder_label} did not end it; the next run takes over")

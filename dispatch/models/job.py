@@ -1,6 +1,7 @@
 """Work that runs one at a time in the whole installation: who runs it now, what the last run did, and answers that are given again."""
 
 import uuid
+from datetime import datetime
 
 from django.db import models
 from django.db.models.functions import Now
@@ -26,6 +27,9 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def runs_at(self, now: datetime) -> bool:
+        return self.locked_until is not None and self.locked_until > now
 
 
 class JobAnswer(models.Model):

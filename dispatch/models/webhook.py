@@ -7,11 +7,13 @@ from itertools import takewhile
 from typing import Any
 
 from django.db import models, transaction
-from django.db.models import F, Q
+from django.db.models import Case, F, Q, Sum, When
 from django.db.models.functions import Now
 
 from sessions_app.models import Session
 from sessions_app.providers.base import WebhookItem, event_id_of
+
+REFUSED = "refused"  # a kind of ours: one row for each session and hour, and its tries say how many requests
 
 
 def plain(value: Any) -> Any:
@@ -30,6 +32,12 @@ def plain(value: Any) -> Any:
 
 
 class WebhookEventQuerySet(models.QuerySet["WebhookEvent"]):
+    def failures_since(self, moment: datetime, *, at_most: int | None = None) -> int:
+        """Events that could not be applied, and requests that were refused; of so many rows at most."""
+        failed = self.filter(state=WebhookEvent.State.FAILED, received_at__gt=moment).order_by()[:at_most]
+        each = Case(When(kind=REFUSED, then=F("tries")), default=1, output_field=models.IntegerField())
+        return failed.aggregate(number=Sum(each))["number"] or 0
+
     def due(self, now: datetime) -> "WebhookEventQuerySet":
         """What waits to be applied, in the order it came."""
         return self.filter(state=WebhookEvent.State.RECEIVED, apply_at__lte=now).order_by("apply_at", "pk")

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from bench.health_at_a_million import fill
 from campaigns.models import Campaign
-from dispatch import health, jobs, recovery
+from dispatch import delivery, health, jobs, recovery
 from dispatch.models import Heartbeat, Job, Lane, WebhookEvent
 from sessions_app.models import Session
 from tests.factories import make_campaign, make_lane, make_log, make_run, make_session, make_step, make_unconfirmed
@@ -264,6 +264,18 @@ def test_webhooks_that_fail(settings):
     event(5)
     assert component("webhooks").status == overall() == "degraded"
     assert component("webhooks").facts == {"failed_in_the_last_hour": 3, "threshold": 3}
+
+
+@pytest.mark.django_db
+def test_each_webhook_that_was_refused_counts_though_they_share_a_row(settings):
+    """A wrong secret refuses every receipt: that must not look like one failure an hour."""
+    settings.WEBHOOK_FAILURE_RATE_THRESHOLD_PER_HOUR = 3
+    all_well()
+    session = make_session()
+    for _ in range(3):
+        delivery.refused(session, "the signature is missing or wrong")
+    assert component("webhooks").facts == {"failed_in_the_last_hour": 3, "threshold": 3}
+    assert component("webhooks").status == "degraded"
 
 
 @pytest.mark.django_db
