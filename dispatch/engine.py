@@ -111,14 +111,14 @@ class Engine:
     def claim(self) -> int:
         """Take what is due, never more than there are idle threads, and hand it to them. Returns how many rows were taken.
 
-        When the connection breaks meanwhile, nobody knows whether the claim was committed. Nothing has left yet, so what turns out to be
-        ours is given back unsent at the next claim.
+        When it breaks off, nobody knows what was committed. Nothing of that has left yet, so what turns out to be ours is given back unsent
+        at the next claim, or at the end.
         """
         try:
-            if self._claim_is_doubtful:
-                self._give_back_strays()
+            self._give_back_strays()
+            self.settle()
             return self._claim()
-        except DATABASE_AWAY:
+        except Exception:
             self._claim_is_doubtful = True
             raise
 
@@ -151,12 +151,14 @@ class Engine:
         return claimed
 
     def _give_back_strays(self) -> None:
+        if not self._claim_is_doubtful:
+            return
         known = {job.claimed.id for job in self._in_flight.values() if isinstance(job, _Sending | _Resolving)}
+        known |= {answer.claimed.id for answer in self.unsettled}
         for claimed in lanes.owned_by(self.owner):
             if claimed.id not in known:
-                self.unsettled.append(Answered(claimed, None, SendResult.unsent("the database went away during the claim")))
+                self.unsettled.append(Answered(claimed, None, SendResult.unsent("the claim broke off")))
         self._claim_is_doubtful = False
-        self.settle()
 
     def _origin_room(self) -> tuple[list[str], int]:
         """The origins that have their share of threads already, and how many more calls the others may get: one that hangs holds up
@@ -285,12 +287,13 @@ class Engine:
     # -- the end ---------------------------------------------------------------------------------------------------------------
 
     def give_back(self) -> None:
-        """What no thread has begun is given back unsent."""
+        """What no thread has begun is given back unsent, and what a claim may have taken that broke off. Safe to repeat."""
         for future in list(self._in_flight):
             if future.cancel():
                 job = self._in_flight.pop(future)
                 if isinstance(job, _Sending | _Resolving):
                     self.unsettled.append(Answered(job.claimed, None, SendResult.unsent("stopped before it was sent")))
+        self._give_back_strays()
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

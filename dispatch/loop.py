@@ -175,12 +175,12 @@ class Loop:
     def _end(self) -> int:
         """Give back what has not started, finish what has, settle; 1 when the database stayed away and answers could not be saved."""
         logger.info("stopping", extra={"in_flight": self.engine.threads - self.engine.idle_threads})
-        self.engine.give_back()
         give_up_at = time.monotonic() + self.engine.deadline.total_seconds() + LAST_SETTLE_TAKES_AT_MOST.total_seconds()
         saved = False
         while not saved and time.monotonic() < give_up_at:
             try:
                 _drop_broken_connection()
+                self.engine.give_back()
                 while self.engine.busy and time.monotonic() < give_up_at:
                     self.engine.wait(SLICE)
                     self.engine.collect()
@@ -227,10 +227,14 @@ def run_scheduler(stop: StopFlag, *, interval: float, once: bool = False, make_e
     if heart is None:
         return 0
     loop = Loop(heart=heart, engine=make_engine(heart.pk), stop=stop, interval=interval, teller=teller)
-    if once:
+    if not once:
+        return loop.run()
+    try:
         logger.info("pass", extra=run_until_idle(loop.engine).facts())
+    finally:  # also when it broke off: what is on its way has its answers written down
         stop.requested = True
-    return loop.run()
+        code = loop.run()
+    return code
 
 
 def _start_heart_when_possible(stop: StopFlag, outage: Outage) -> Heartbeat | None:

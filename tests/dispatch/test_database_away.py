@@ -5,8 +5,11 @@ from django.db import OperationalError, close_old_connections, connection, conne
 
 from campaigns import transitions
 from campaigns.models import Campaign
-from dispatch.models import Attempt, DispatchLog, Lane
+from dispatch.engine import Engine
+from dispatch.loop import Loop, run_scheduler, start_heart
+from dispatch.models import Attempt, DispatchLog, Heartbeat, Lane
 from dispatch.scheduler import DATABASE_AWAY, run_pass
+from dispatch.stopping import StopFlag
 from sessions_app.providers.base import SendResult
 from tests.dispatch.conftest import START, make_ready, statuses
 from tests.fakes import FakeProvider
@@ -48,16 +51,17 @@ def test_an_answer_that_came_while_the_database_was_away_is_settled_when_it_is_b
     assert Campaign.objects.get().status == Campaign.Status.COMPLETED
 
 
+def lose_the_answer_of_a_claim(execute, sql, params, many, context):
+    result = execute(sql, params, many, context)
+    if "leased AS" in sql:
+        raise OperationalError("the connection was lost")
+    return result
+
+
 def test_a_claim_whose_commit_was_not_acknowledged_is_given_back_unsent(fake, drive):
     """The statement ran, the answer was lost. Not a byte has left, so nobody needs to be asked and no campaign paused."""
     campaign = make_ready(people=2)
     transitions.start(campaign.pk, by="ana", now=START)
-
-    def lose_the_answer_of_a_claim(execute, sql, params, many, context):
-        result = execute(sql, params, many, context)
-        if "AS leased" in sql or "leased AS" in sql:
-            raise OperationalError("the connection was lost")
-        return result
 
     with connection.execute_wrapper(lose_the_answer_of_a_claim), pytest.raises(OperationalError):
         run_pass(drive.engine)
@@ -89,3 +93,55 @@ def test_a_settle_whose_commit_was_not_acknowledged_is_repeated_and_changes_noth
     drive.until_done()
     assert statuses(campaign) == ["SENT", "SENT"]
     assert campaign.runs.get().sent == 2
+
+
+def test_so_it_is_when_the_process_is_told_to_stop_before_its_next_claim(fake):
+    """A restart of the database in the middle of a deploy: nobody is left in doubt about a message that never left."""
+    campaign = make_ready(people=2)
+    heart = start_heart(Heartbeat.Kind.SCHEDULER)
+    engine = Engine(owner=heart.pk)
+    transitions.start(campaign.pk, by="ana")
+    with connection.execute_wrapper(lose_the_answer_of_a_claim), pytest.raises(OperationalError):
+        run_pass(engine)
+    assert statuses(campaign) == ["SENDING", "PENDING"]
+    stop = StopFlag()
+    stop.requested = True
+    assert Loop(heart=heart, engine=engine, stop=stop).run() == 0
+    assert statuses(campaign) == ["PENDING", "PENDING"]
+    assert [attempt.outcome for attempt in Attempt.objects.all()] == ["UNSENT"]
+    assert Lane.objects.get().owner is None
+    assert FakeProvider.calls == []
+
+
+def test_what_is_claimed_when_a_claim_breaks_off_for_another_reason_is_given_back_too(fake, drive, monkeypatch):
+    campaign = make_ready(channel="fake_metered", people=3)
+    transitions.start(campaign.pk, by="ana", now=START)
+    submit = Engine._submit
+
+    def break_off(*args):
+        monkeypatch.setattr(Engine, "_submit", submit)
+        raise MemoryError
+
+    monkeypatch.setattr(Engine, "_submit", break_off)
+    with pytest.raises(MemoryError):
+        run_pass(drive.engine)
+    assert "SENDING" in statuses(campaign)
+    drive.until_done()
+    assert statuses(campaign) == ["SENT"] * 3
+    assert len(FakeProvider.calls) == 3
+
+
+def test_one_pass_that_breaks_off_writes_down_what_is_on_its_way(fake, monkeypatch):
+    """`run_scheduler --once`: the error is told, and the answer that comes meanwhile is not thrown away."""
+    campaign = make_ready(people=2)
+    transitions.start(campaign.pk, by="ana")
+    wait = Engine.wait
+
+    def break_off(*args):
+        monkeypatch.setattr(Engine, "wait", wait)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Engine, "wait", break_off)
+    with pytest.raises(RuntimeError):
+        run_scheduler(StopFlag(), interval=1, once=True)
+    assert statuses(campaign) == ["SENT", "PENDING"]
