@@ -122,11 +122,11 @@ class Loop:
 
     def _pass(self) -> PassReport:
         now = time.monotonic()
-        planning = self._outage.lasts or now - self._planned_at >= self.interval  # it writes, so it knows whether that works again
+        planning = self._outage.lasts or now - self._planned_at >= self.interval
         if planning:
             self._planned_at = now
         report = run_pass(self.engine, planning=planning)
-        if self._outage.lasts or now - self._beat_at >= BEAT_INTERVAL.total_seconds() / 2:
+        if self._outage.lasts or now - self._beat_at >= BEAT_INTERVAL.total_seconds() / 2:  # a write: it knows whether that works again
             signs = {"beat_at": Now(), "last_pass_at": Now(), "recovered_at": None, "measures": measures.snapshot()}
             Heartbeat.objects.filter(pk=self.heart.pk).update(**signs)
             self._beat_at = now

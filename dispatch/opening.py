@@ -1,11 +1,10 @@
 """Which lanes are open, and with which settings: taken from campaign and session when either was edited, or a window of hours ends."""
 
 import logging
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Greatest
 
 from campaigns.models import Campaign
@@ -17,7 +16,7 @@ from sessions_app.providers.base import ChannelProvider
 logger = logging.getLogger("paceline.scheduler")
 
 
-def to_open(now: datetime) -> Iterable[Campaign]:
+def to_open(now: datetime) -> QuerySet[Campaign]:
     """RUNNING campaigns whose lane is missing, shut though something waits, another's, set up from older values, or past its hours."""
     waiting = DispatchLog.objects.pending().filter(campaign=OuterRef("pk"), available_at__lte=now)
     edited_at = Greatest("updated_at", "session__updated_at")
@@ -33,10 +32,10 @@ def to_open(now: datetime) -> Iterable[Campaign]:
     return Campaign.objects.running().filter(stale, Exists(waiting)).select_related("session")
 
 
-def shut_idle() -> int:
+def to_shut(now: datetime) -> QuerySet[Lane]:
     """Lanes of campaigns that are not RUNNING there need not be looked at. The claim would refuse them anyway."""
     at_work = Campaign.objects.running().filter(pk=OuterRef("campaign"), session=OuterRef("session"))
-    return Lane.objects.filter(~Exists(at_work), is_open=True).update(is_open=False)
+    return Lane.objects.filter(~Exists(at_work), is_open=True)
 
 
 def open_lane(campaign: Campaign, providers: Providers, human: Pacing, now: datetime) -> str:

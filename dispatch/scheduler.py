@@ -10,22 +10,21 @@ from datetime import datetime
 from functools import partial
 
 from django.db import transaction
-from django.db.models import Exists, Min, OuterRef, Q
+from django.db.models import Min
 
 from campaigns import transitions
 from campaigns.models import Campaign
 from campaigns.transitions import Refused, SessionBusy
-from dispatch import deciding, opening, recovery, runs
+from dispatch import agenda, deciding, opening, recovery, runs
 from dispatch import transitions as log_transitions
 from dispatch.alerts import alert
 from dispatch.engine import Engine
-from dispatch.models import DispatchLog, Lane, Run
+from dispatch.models import Lane, Run
 from dispatch.outcomes import RESTRICTED
 from dispatch.settling import DATABASE_AWAY
 from dispatch.stopping import SLICE
 from sessions_app import transitions as session_transitions
 from sessions_app.clock import database_now
-from sessions_app.models import Session
 from sessions_app.providers.base import ErrorCode
 
 logger = logging.getLogger("paceline.scheduler")
@@ -64,7 +63,6 @@ def run_pass(engine: Engine, *, planning: bool = True) -> PassReport:
     _pause_for(engine.settle(), report)
     if planning:
         plan(engine, report)
-        report.asked = engine.ask_about_unconfirmed()
     report.claimed = engine.claim()
     return report
 
@@ -87,21 +85,32 @@ def run_until_idle(engine: Engine, *, most_passes: int = 1000) -> PassReport:
 
 
 def plan(engine: Engine, report: PassReport) -> None:
-    """Everything but the sending. Each campaign is its own unit: one that raises is paused and reported, and the others go on."""
+    """Everything but the sending. Each campaign is its own unit: one that raises is paused and reported, and the others go on.
+
+    Mostly there is nothing to do, and one statement finds that out. What one step does may be work for those after it, so if any has
+    something to do, each of them looks.
+    """
     now = engine.now or database_now()
-    if engine.trusts_leases:
+    waits = agenda.look(now, grace=engine.verify.grace)
+    if agenda.RECOVER in waits and engine.trusts_leases:
         found = recovery.recover_lanes(verify_after=engine.verify.first, lease_time=engine.lease, now=engine.now)
         report.recovered, report.paused = found.logs_unconfirmed, report.paused + found.campaigns_paused
-    _pause_for(set(Lane.objects.exclude(trouble="").values_list("session_id", flat=True)), report)
-    _pause_the_unconnected(report)
+    if waits - {agenda.ASK}:
+        plan_each_step(engine, now, report)
+    if agenda.ASK in waits:
+        report.asked = engine.ask_about_unconfirmed()
+
+
+def plan_each_step(engine: Engine, now: datetime, report: PassReport) -> None:
+    _pause_for(set(agenda.in_trouble(now).values_list("session_id", flat=True)), report)
+    _pause_the_unconnected(now, report)
     _start_due(engine, now, report)
-    without_run = ~Exists(Run.objects.live().filter(campaign=OuterRef("pk")))
-    for campaign in Campaign.objects.running().filter(without_run):
+    for campaign in agenda.without_run(now):
         _alone(campaign, partial(_advance, campaign, now, report), report)
     _carry_runs_on(now, report)
     for campaign in opening.to_open(now):
         _alone(campaign, partial(_open, campaign, engine, now, report), report)
-    opening.shut_idle()
+    opening.to_shut(now).update(is_open=False)
     for campaign_id, log_ids in deciding.left_to_default(now, engine.verify.grace):
         _alone(Campaign(pk=campaign_id), partial(_decide, campaign_id, log_ids, now, report), report)
 
@@ -141,15 +150,14 @@ def _pause_for(session_ids: set[int], report: PassReport) -> None:
             Lane.objects.filter(pk=lane.pk, token=lane.token).update(trouble="", trouble_code="", is_open=False)
 
 
-def _pause_the_unconnected(report: PassReport) -> None:
-    """Whoever found the session away (a send, a check, a receipt): what runs on it stops, and says why."""
-    for campaign in Campaign.objects.running().exclude(session__status=Session.Status.CONNECTED).select_related("session"):
+def _pause_the_unconnected(now: datetime, report: PassReport) -> None:
+    for campaign in agenda.unconnected(now):
         state = f"{campaign.session.get_status_display().lower()}: {campaign.session.status_detail}".rstrip(": ")
         _pause(campaign.pk, f"paused: session {campaign.session} is {state}", report)
 
 
 def _start_due(engine: Engine, now: datetime, report: PassReport) -> None:
-    for campaign in Campaign.objects.due(now).filter(due_seen_at__isnull=True).select_related("session"):
+    for campaign in agenda.not_seen_yet(now):
         assert campaign.due_at is not None
         if now - campaign.due_at > campaign.grace:
             _alone(campaign, partial(_miss, campaign, now, report), report)
@@ -157,8 +165,7 @@ def _start_due(engine: Engine, now: datetime, report: PassReport) -> None:
             reason = f"waits for its turn on session {campaign.session}"
             _alone(campaign, partial(transitions.note_due, campaign.pk, now=now, reason=reason), report)
     seen: set[int] = set()
-    waiting = Campaign.objects.due(now).on_free_sessions().filter(due_seen_at__isnull=False).select_related("session")
-    for campaign in waiting:  # by due time; one for each session, so a busy session starves nobody
+    for campaign in agenda.in_turn(now):  # by due time; one for each session, so a busy session starves nobody
         if campaign.session_id not in seen:
             seen.add(campaign.session_id)
             _alone(campaign, partial(_begin, campaign, engine, now, report), report)
@@ -199,14 +206,12 @@ def _do_not_begin(campaign: Campaign, why: str, report: PassReport) -> None:
 
 def _carry_runs_on(now: datetime, report: PassReport) -> None:
     """Rows are made, swept and counted to the end; whatever state their campaign is in."""
-    elsewhere = [Campaign.Status.FAILED, Campaign.Status.COMPLETED, Campaign.Status.SCHEDULED]
-    unfinished = Q(campaign__status__in=elsewhere) | Q(rows_complete=False)
-    for run in Run.objects.live().filter(unfinished).select_related("campaign"):
+    for run in agenda.to_carry_on(now):
         _alone(run.campaign, partial(_carry_on, run, now, report), report)
-    orphaned = DispatchLog.objects.orphaned().filter(run__isnull=False).values_list("run_id", flat=True)
-    for run in Run.objects.filter(pk__in=set(orphaned.order_by()[: runs.ROWS_AT_ONCE])).select_related("campaign"):
+    orphaned = agenda.without_person(now).values_list("run_id", flat=True)[: runs.ROWS_AT_ONCE]
+    for run in Run.objects.filter(pk__in=set(orphaned)).select_related("campaign"):
         _alone(run.campaign, partial(_sweep, run, "recipient deleted", report), report)
-    for run in Run.objects.settled().exclude(campaign__status=Campaign.Status.FAILED).select_related("campaign"):
+    for run in agenda.to_finish(now):
         _alone(run.campaign, partial(_finish, run, now, report), report)
 
 

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from bench.health_at_a_million import fill
+from bench.at_a_million import fill
 from campaigns.models import Campaign
 from dispatch import delivery, health, jobs, recovery
 from dispatch.models import Heartbeat, Job, Lane, WebhookEvent
@@ -550,7 +550,7 @@ def test_head_works_and_nothing_else(told, name):
 
 @pytest.mark.django_db
 def test_it_never_reads_the_ledger_from_end_to_end():
-    """20,000 rows; bench/health_at_a_million.py measures a million."""
+    """20,000 rows; bench/at_a_million.py measures a million."""
     fill(20, running=5, heartbeats=200, events=200)
     with CaptureQueriesContext(connection) as captured:
         found = {one.name: one for one in health.look()}

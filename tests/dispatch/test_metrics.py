@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.health_at_a_million import fill
+from bench.at_a_million import fill
 from campaigns.models import Campaign
 from dispatch import health, jobs, measures, metrics
 from dispatch.models import Alert, Heartbeat, Job, WebhookEvent
