@@ -146,6 +146,24 @@ def test_only_the_named_modules_read_the_environment():
     assert "config/environment.py" in found
 
 
+def read_at_import(module: ast.Module) -> list[int]:
+    """Lines that ask what time it is outside of any function: a suite goes on for minutes after that."""
+    functions = [node for node in ast.walk(module) if isinstance(node, (ast.FunctionDef, ast.Lambda))]
+    bodies = [function.body if isinstance(function.body, list) else [function.body] for function in functions]
+    later = {id(node) for body in bodies for statement in body for node in ast.walk(statement)}
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call) and id(node) not in later]
+    return [call.lineno for call in calls if re.search(r"(^|\.)(now|today|monotonic|database_now|time\.time)$", dotted(call.func))]
+
+
+def test_nobody_keeps_the_time_of_the_import():
+    assert {name_of(path): lines for path in (*MODULES, *TESTS) if (lines := read_at_import(tree(path)))} == {}
+
+
+def test_the_time_of_an_import_is_noticed():
+    code = "LATER = timezone.now() + LONG\n@mark(until=time.time())\ndef test():\n    return timezone.now()"
+    assert read_at_import(ast.parse(code)) == [1, 2]
+
+
 def test_exceptions_name_modules_that_are_there():
     for exceptions in (WRITES_A_STATUS, SLEEPS_OR_HANDLES_SIGNALS, READS_THE_ENVIRONMENT):
         assert not [name for name in exceptions if not (BASE / name).exists()]

@@ -3,12 +3,15 @@
 from random import SystemRandom
 
 import pytest
+from django.db import connection
 
 from dispatch.engine import THREADS
+from dispatch.models import Attempt, DispatchLog
 from sessions_app.sandbox.state import Accepted
 from tests.chaos import verdict
 from tests.chaos.harness import Ground
 from tests.chaos.plan import AT_ONCE, FLOOR, FREEZE, GRACE, LEASE, Lane, Plan, lanes
+from tests.factories import make_campaign
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +88,21 @@ def test_each_figure_counts_what_it_says(arrived, rows, thaws, names):
 def test_what_a_process_loses_at_a_blow_is_what_it_can_have_on_its_way(lost, blows, is_fine):
     rows = [{"owner": "a", "pid": 7, "lost": lost}, {"owner": "b", "pid": 8, "lost": 16}]
     assert (verdict.lost_without_cause(rows, {7: blows, 8: 1}, at_once=16) == []) == is_fine
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("later", "lost"), [((), 1), (("VERIFIED_PRESENT",), 1), (("ACCEPTED",), 0), (("VERIFIED_PRESENT", "ACCEPTED"), 0)]
+)
+def test_an_answer_that_came_after_all_is_not_lost(later, lost):
+    campaign = make_campaign()
+    log = DispatchLog.objects.create(campaign=campaign, session=campaign.session, kind="TEST", address="1@c.us", attempt=1, token=1)
+    for outcome in ("LOST", *later):
+        Attempt.objects.create(log=log, attempt=1, token=1, session_id=campaign.session_id, outcome=outcome)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TEMP TABLE chaos_claim (session_id bigint, token bigint, owner uuid) ON COMMIT DROP")
+        cursor.execute(verdict.LOST)
+        assert sum(row[2] for row in cursor.fetchall()) == lost
 
 
 def test_a_process_has_as_many_on_its_way_as_it_has_threads():

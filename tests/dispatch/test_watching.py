@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -35,6 +36,11 @@ def alerted(caplog):
     return look
 
 
+def from_now(fields: dict[str, Any]) -> dict[str, Any]:
+    """A distance becomes a moment. Parameters of tests are distances: they are made long before a late test of the suite begins."""
+    return {name: timezone.now() + value if isinstance(value, timedelta) else value for name, value in fields.items()}
+
+
 def beat(*, ago: timedelta = timedelta(0), pid: int | None = None, host: str | None = None, **fields) -> Heartbeat:
     return Heartbeat.objects.create(
         kind=Heartbeat.Kind.SCHEDULER,
@@ -43,12 +49,12 @@ def beat(*, ago: timedelta = timedelta(0), pid: int | None = None, host: str | N
         pid=pid or os.getpid(),
         version="1",
         interval=timedelta(seconds=10),
-        **{"beat_at": timezone.now() - ago, **fields},
+        **from_now({"beat_at": -ago, **fields}),
     )
 
 
 def ended(name: str, ago: timedelta, **fields) -> None:
-    Job.objects.update_or_create(pk=name, defaults={"finished_at": timezone.now() - ago, **fields})
+    Job.objects.update_or_create(pk=name, defaults=from_now({"finished_at": -ago, **fields}))
 
 
 def watch_twice() -> None:
@@ -65,7 +71,7 @@ def watch_twice() -> None:
         None,
         {"ago": timedelta(seconds=31)},
         {"pid": NOBODY},
-        {"ago": timedelta(minutes=3), "stopped_at": timezone.now() - timedelta(minutes=3)},
+        {"ago": timedelta(minutes=3), "stopped_at": timedelta(minutes=-3)},
     ],
     ids=["never one", "silent", "its process is gone", "stopped and not started again"],
 )
@@ -82,7 +88,7 @@ def test_a_scheduler_that_is_needed_and_not_alive_is_alerted_at_the_second_look(
 
 @pytest.mark.parametrize(
     "heart",
-    [{}, {"ago": timedelta(seconds=20)}, {"pid": NOBODY, "host": "another"}, {"stopped_at": timezone.now() + timedelta(minutes=1)}],
+    [{}, {"ago": timedelta(seconds=20)}, {"pid": NOBODY, "host": "another"}, {"stopped_at": timedelta(minutes=1)}],
     ids=["alive", "busy", "alive on another host", "being restarted"],
 )
 def test_a_scheduler_that_is_alive_busy_or_restarted_is_not(alerted, heart):
@@ -197,9 +203,9 @@ LONG = timedelta(minutes=10)
     ("last", "fields", "watched_for", "expected"),
     [
         (timedelta(minutes=11), {}, LONG, ["background tasks dead"]),
-        (timedelta(minutes=11), {"locked_until": timezone.now() - timedelta(minutes=1)}, LONG, ["background tasks dead"]),
+        (timedelta(minutes=11), {"locked_until": timedelta(minutes=-1)}, LONG, ["background tasks dead"]),
         (timedelta(minutes=9), {}, LONG, []),
-        (timedelta(minutes=11), {"locked_until": timezone.now() + timedelta(minutes=5)}, LONG, []),
+        (timedelta(minutes=11), {"locked_until": timedelta(minutes=5)}, LONG, []),
         (timedelta(days=1), {}, timedelta(minutes=9), []),
         (None, {}, LONG, []),
     ],
