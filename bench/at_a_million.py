@@ -26,8 +26,8 @@ HEARTBEATS = 10_000
 EVENTS = 20_000
 LIMIT_MS = 50.0
 
-# Of each campaign: most are SENT, a few FAILED or UNCONFIRMED; of one that runs, half are PENDING. Tests, since nobody is imported: a message
-# without a person would be swept.
+# Of each campaign: most are SENT, a few FAILED or UNCONFIRMED; of one that runs, half are PENDING. Tests, since nobody is imported: a
+# message without a person would be swept.
 MESSAGES = """
 INSERT INTO dispatch_dispatchlog (campaign_id, session_id, step_id, run_id, kind, address, client_ref, status, reason, available_at,
   attempt, token, provider_message_id, error_code, error_text, claimed_at, sent_at, unconfirmed_at, decided_by, body, verifications)

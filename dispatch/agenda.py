@@ -92,7 +92,7 @@ def _compiled(grace: timedelta) -> tuple[list[str], str, list[Any]]:
 
 
 def _first(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """In the order that it asks for, which names an index: with EXISTS the planner is free to read the whole ledger, and with old statistics
-    it does. The order of the model is for people, and would read a whole table to find nothing.
+    """In the order that it asks for, which names an index: with EXISTS the planner is free to read the whole ledger, and with old
+    statistics it does. The order of the model is for people, and would read a whole table to find nothing.
     """
     return (rows if rows.query.order_by else rows.order_by()).values("pk")[:1]

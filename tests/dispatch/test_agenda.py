@@ -48,6 +48,25 @@ def test_times_before_and_after_the_moment_move_with_it():
     assert "messages left to a default" in agenda.look(START + GRACE, grace=GRACE)
 
 
+def test_a_lane_whose_trouble_was_not_seen_to_is_seen_to_though_nothing_is_due_on_it(drive):
+    """A message brought the trouble, and the process died before it could pause the campaign."""
+    campaign = make_ready(channel="mock", people=2)
+    transitions.start(campaign.pk, by="ana", now=START)
+    drive.once()
+    DispatchLog.objects.pending().update(available_at=START + timedelta(days=1))
+    Lane.objects.update(trouble="five failures in a row", trouble_code="TRANSIENT", is_open=False)
+    run_pass(drive.engine)
+    campaign.refresh_from_db()
+    assert (campaign.status, campaign.status_reason) == ("PAUSED", "paused: five failures in a row")
+
+
+def test_a_lane_that_was_left_open_is_shut(drive):
+    campaign = make_ready(channel="mock", people=1)
+    Lane.objects.create(session=campaign.session, campaign=campaign, is_open=True, next_send_at=START + timedelta(days=1))
+    run_pass(drive.engine)
+    assert not Lane.objects.get().is_open
+
+
 def test_nothing_at_all_is_nothing_to_do():
     assert agenda.look(START, grace=GRACE) == set()
 
