@@ -169,7 +169,7 @@ def test_away_for_longer_than_a_lease_no_answer_is_lost_and_sending_is_back_in_s
 
 def held_answer(place: Place, sandbox: Sandbox, frozen: processes.Process, go_away: Callable[[], object], name: str) -> None:
     """The scheduler has an answer that it could not write down, and is frozen with it for longer than its lease."""
-    place.shell(SET_UP.format(name=name, sessions=1, people=5, rate=1, url=sandbox.url))
+    place.shell(SET_UP.format(name=name, sessions=1, people=2, rate=0.25, url=sandbox.url))  # four seconds until the next one
     sandbox.script({"kind": "slow", "seconds": 0.7})
     processes.until(lambda: sandbox.messages(), "the call")
     go_away()
@@ -189,7 +189,7 @@ def test_after_an_outage_nobody_takes_the_slower_ones_for_dead(place, start, san
     later = start(A_LONG_LEASE)
     time.sleep(0.5)  # two of its plans
     frozen.signal(signal.SIGCONT)
-    assert_everybody_once(place, sandbox, "slower", people=5, by=[frozen, later])
+    assert_everybody_once(place, sandbox, "slower", people=2, by=[frozen, later])
 
 
 def test_back_from_read_only_a_scheduler_that_lived_through_it_gives_the_others_a_lease(place, start, sandbox):
@@ -206,4 +206,4 @@ def test_back_from_read_only_a_scheduler_that_lived_through_it_gives_the_others_
     other.until_says("database back")
     time.sleep(0.5)  # two of its plans
     frozen.signal(signal.SIGCONT)
-    assert_everybody_once(place, sandbox, "read-only", people=5, by=[frozen, other])
+    assert_everybody_once(place, sandbox, "read-only", people=2, by=[frozen, other])
