@@ -11,8 +11,8 @@ from django.db.models import Max
 from unfold import widgets
 from unfold.forms import BaseDialogForm
 
-from campaigns import recurrence, rendering
-from campaigns.models import Campaign, CampaignStep, Recipient
+from campaigns import recurrence, rendering, uploading
+from campaigns.models import Campaign, CampaignStep, Recipient, UploadedFile
 from campaigns.template_form import ONLY_ASKED, TemplateForm
 from campaigns.wall_clock import WallClockField, WallClockForm, zone_named
 from sessions_app import addresses
@@ -24,6 +24,7 @@ TIMING = ("scheduled_at", "delay_after_previous", "time_zone")
 ADDRESS_WIDTH = 320
 DELETE = forms.formsets.DELETION_FIELD_NAME
 FROZEN_STEP = "This step has begun and the campaign is running: its text and times are frozen. Pause the campaign to edit it."
+NO_COLUMNS = (*ONLY_ASKED, "upload")
 NEEDS_FILE = {CampaignStep.Type.IMAGE, CampaignStep.Type.VIDEO, CampaignStep.Type.AUDIO, CampaignStep.Type.DOCUMENT}
 
 
@@ -56,6 +57,7 @@ class CampaignForm(WallClockForm):
 class StepForm(TemplateForm, WallClockForm):
     """One step inside its campaign's form; the formset passes the campaign as it stands in that form."""
 
+    upload = forms.FileField(label="or upload a file", required=False, widget=widgets.UnfoldAdminFileFieldWidget())
     scheduled_at = WallClockField(label="Send at", required=False)
     recurrence_type = forms.ChoiceField(
         label="Repeats",
@@ -71,6 +73,7 @@ class StepForm(TemplateForm, WallClockForm):
     def __init__(self, *args: Any, campaign: Campaign, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.campaign = campaign
+        self.uploaded: UploadedFile | None = None
         self.has_begun = bool(self.instance.pk and getattr(self.instance, "run_count", 0))
         self.fields["recurrence_type"].choices = [  # type: ignore[attr-defined]
             ("", "Does not repeat"),
@@ -80,6 +83,8 @@ class StepForm(TemplateForm, WallClockForm):
         self.show_wall_clock(zone)
         self.fields["scheduled_at"].help_text = f"In the step's time zone (now {zone.key}). Empty: as soon as it is reached."
         self.fields["template_components"].show_hidden_initial = False
+        if "upload" in self.fields:
+            self.fields["upload"].help_text = uploading.help_text()
         self.offer_templates(campaign)
         self._offer_types()
         if self.is_frozen:
@@ -101,7 +106,7 @@ class StepForm(TemplateForm, WallClockForm):
     def _freeze(self) -> None:
         """What the browser does not send back, because it was shown disabled, counts as unchanged; what it sends is compared in clean."""
         for name, field in self.fields.items():
-            if name != "id" and (not self.is_bound or self.add_prefix(name) not in self.data):
+            if name != "id" and not (self.is_bound and self.add_prefix(name) in {*self.data, *self.files}):
                 field.disabled = True
 
     @property
@@ -133,8 +138,10 @@ class StepForm(TemplateForm, WallClockForm):
         for name in ("text", "caption", "subject", "html", "filename"):
             for problem in rendering.check(self.cleaned_data.get(name) or ""):
                 self.add_error(name, str(problem))
-        if kind in NEEDS_FILE and not self.cleaned_data.get("media_url") and "media_url" not in self.errors:
-            self.add_error("media_url", "Give the address of the file to send.")
+        if self.cleaned_data.get("upload"):
+            self._take_upload(kind or "")
+        if kind in NEEDS_FILE and not self.cleaned_data.get("media_url") and not {"media_url", "upload"} & set(self.errors):
+            self.add_error("media_url", "Give the address of the file to send, or upload it.")
         self.take_template()
         if kind == CampaignStep.Type.TEMPLATE and not self.cleaned_data.get("template_name"):
             self._say_that_there_is_no_template()
@@ -142,6 +149,22 @@ class StepForm(TemplateForm, WallClockForm):
             self.add_error("template_components", "Write a list, as in [].")
         if self.provider is not None:
             self._check_what_the_channel_takes(self.provider)
+
+    def _take_upload(self, kind: str) -> None:
+        """It takes the place of the address that was there."""
+        if "media_url" in self.changed_data:
+            self.add_error("upload", "Give an address or upload a file, not both.")
+        elif sentence := uploading.why_not(self.cleaned_data["upload"], kind):
+            self.add_error("upload", sentence)
+        else:
+            self.uploaded = uploading.kept(self.cleaned_data["upload"])
+            self.cleaned_data["media_url"] = self.uploaded.url
+
+    def save(self, commit: bool = True) -> CampaignStep:
+        """With the file: the admin saves a step in one transaction with all else on its page."""
+        if self.uploaded is not None:
+            self.uploaded.save()
+        return super().save(commit)
 
     def _say_that_there_is_no_template(self) -> None:
         if not self.chooses:
@@ -183,7 +206,7 @@ class StepFormSet(forms.BaseInlineFormSet):
         """The admin writes the columns that it finds among a form's fields, so what is none leaves them here."""
         saved = super().save(commit)
         for form in self.forms:
-            for name in ONLY_ASKED:
+            for name in NO_COLUMNS:
                 form.fields.pop(name, None)
         return saved
 

@@ -138,7 +138,7 @@ class TemplateForm(forms.ModelForm):
         if changed.intersection(ONLY_ASKED):
             return True
         chosen, step = self.templates.get(self.stored), self.instance
-        if chosen is None or not changed & {"media_url", "filename"}:
+        if chosen is None or not changed & {"media_url", "filename", "upload"}:
             return False
         needs, before = needs_of(chosen.components), {name: self.initial.get(name, "") for name in ("media_url", "filename")}
         lines = self.stored_lines
@@ -160,7 +160,9 @@ class TemplateForm(forms.ModelForm):
         if sentence := why_lines_do_not_fit(needs, lines):
             self.add_error("parameters", sentence)
         elif needs.media and not cleaned.get("media_url"):
-            self.add_error("media_url", f"The template has {needs.media_spoken} above its text: give the address of that file.")
+            self.add_error(
+                "media_url", f"The template has {needs.media_spoken} above its text: give the address of that file, or upload it."
+            )
         else:
             filled = components(needs, lines, media_url=cleaned.get("media_url", ""), filename=cleaned.get("filename", ""))
             cleaned["template_components"] = filled

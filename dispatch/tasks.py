@@ -4,12 +4,14 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Q, QuerySet
-from django.db.models.functions import Now
+from django.db.models import Exists, OuterRef, Q, QuerySet, TextField
+from django.db.models.functions import Cast, Now
+from django.utils import timezone
 
+from campaigns.models import UploadedFile
 from dispatch import delivery, driving, jobs, lanes, recovery, retry, watching
 from dispatch.alerts import alert
-from dispatch.models import Alert, Heartbeat, JobAnswer, WebhookEvent
+from dispatch.models import Alert, Heartbeat, JobAnswer, Run, WebhookEvent
 from sessions_app import polling, template_sync
 from sessions_app.models import Session
 
@@ -21,6 +23,7 @@ ALERTS_ARE_KEPT_FOR = timedelta(days=90)
 JOB_ANSWERS_ARE_KEPT_FOR = timedelta(days=2)
 WEBHOOK_EVENTS_ARE_KEPT_FOR = timedelta(days=30)
 FAILED_EVENTS_ARE_KEPT_FOR = timedelta(days=90)
+FILES_ARE_KEPT_FOR = timedelta(days=30)  # after the upload, whether or not a step has them: a failed message may be sent again
 ROWS_AT_ONCE = 5000
 MOST_CHUNKS = 100  # the rest tomorrow: a task has ten minutes
 
@@ -89,8 +92,15 @@ def keep_house() -> dict[str, int]:
         "alerts": _remove(Alert.objects.filter(last_at__lt=Now() - ALERTS_ARE_KEPT_FOR)),
         "job_answers": _remove(JobAnswer.objects.filter(created_at__lt=Now() - JOB_ANSWERS_ARE_KEPT_FOR)),
         "webhook_events": _remove(done.filter(received_at__lt=Now() - WEBHOOK_EVENTS_ARE_KEPT_FOR)),
+        "uploaded_files": _remove(_files_of_nobody()),
         "failed_events": _remove(failed.filter(received_at__lt=Now() - FAILED_EVENTS_ARE_KEPT_FOR)),
     }
+
+
+def _files_of_nobody() -> QuerySet[UploadedFile]:
+    """Not of a step, and not of what is being sent as it was written before somebody changed its step."""
+    sent = Run.objects.live().annotate(words=Cast("message", TextField())).filter(words__contains=OuterRef("token"))
+    return UploadedFile.objects.named_by_no_step(timezone.now() - FILES_ARE_KEPT_FOR).filter(~Exists(sent))
 
 
 def _remove(rows: QuerySet[Any]) -> int:

@@ -11,6 +11,9 @@ from campaigns.models import CampaignStep
 from campaigns.template_form import FOLLOW_THE_CHOICE, ONLY_ASKED, templates_of
 from campaigns.wall_clock import spoken_moment, zone_named
 
+MEDIA_FIELDS = ["media_url", ("caption", "filename"), ("link_preview", "link_preview_quality")]
+SHOWN_MEDIA = ("Media and link preview", {"classes": ["collapse"], "fields": MEDIA_FIELDS})
+MEDIA = ("Media and link preview", {"classes": ["collapse"], "fields": ["media_url", "upload", *MEDIA_FIELDS[1:]]})
 TYPED = ("Template", {"classes": ["collapse"], "fields": [("template_name", "template_language"), "template_components"]})
 CHOSEN = [
     ("Template", {"classes": ["collapse"], "fields": [*ONLY_ASKED]}),
@@ -27,10 +30,7 @@ class StepInline(StackedInline):
     offers: bool | None = None  # an inline lives for one request, in which a posted session may replace the campaign's
     fieldsets = [
         (None, {"fields": [("order", "message_type"), "name", "text", "show_state"]}),
-        (
-            "Media and link preview",
-            {"classes": ["collapse"], "fields": ["media_url", ("caption", "filename"), ("link_preview", "link_preview_quality")]},
-        ),
+        MEDIA,
         ("E-mail", {"classes": ["collapse"], "fields": ["subject", "html"]}),
         TYPED,
         (
@@ -47,10 +47,12 @@ class StepInline(StackedInline):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Where there are synced templates, whoever may change the steps chooses one; elsewhere its name is typed."""
+        may_change = self.has_change_permission(request, obj)
         if self.offers is None:
-            may_choose = self.has_change_permission(request, obj) and request.user.has_perm("campaigns.change_campaign")
+            may_choose = may_change and request.user.has_perm("campaigns.change_campaign")
             self.offers = bool(obj is not None and may_choose and templates_of(obj))
         sets: Any = super().get_fieldsets(request, obj)
+        sets = [SHOWN_MEDIA if listed is MEDIA and not may_change else listed for listed in sets]
         return [one for listed in sets for one in (CHOSEN if self.offers and listed is TYPED else [listed])]
 
     def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:

@@ -133,7 +133,7 @@ def test_the_file_above_the_text_is_that_of_the_step(admin_client, campaign):
     _, values = shown(admin_client, campaign)
     values |= {"message_type": "TEMPLATE", "text": "", "template": "en_US:photo", "parameters": "Ana"}
     response = post(admin_client, campaign, values)
-    assert errors(response) == {"media_url": ["The template has an image above its text: give the address of that file."]}
+    assert errors(response) == {"media_url": ["The template has an image above its text: give the address of that file, or upload it."]}
     step = saved(admin_client, campaign, values, media_url=PICTURE)
     assert step.template_components == photo("Ana")
     _, values = shown(admin_client, campaign)

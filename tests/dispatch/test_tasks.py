@@ -113,7 +113,14 @@ def test_housekeeping_removes_old_alerts_answers_and_applied_events_in_chunks(mo
     WebhookEvent.objects.create(session=session, event_id="new", state=states.APPLIED, received_at=now - timedelta(days=29))
     for state in (states.FAILED, states.RECEIVED):
         WebhookEvent.objects.create(session=session, event_id=state, state=state, received_at=now - timedelta(days=31))
-    assert tasks.keep_house() == {"heartbeats": 0, "alerts": 5, "job_answers": 5, "webhook_events": 5, "failed_events": 1}
+    assert tasks.keep_house() == {
+        "heartbeats": 0,
+        "alerts": 5,
+        "job_answers": 5,
+        "webhook_events": 5,
+        "uploaded_files": 0,
+        "failed_events": 1,
+    }
     assert [alert.kind for alert in Alert.objects.all()] == ["new"]
     assert [answer.job for answer in JobAnswer.objects.all()] == ["new"]
     assert {event.event_id for event in WebhookEvent.objects.all()} == {"new", "FAILED", "RECEIVED"}

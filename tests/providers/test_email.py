@@ -419,6 +419,17 @@ class TestEmail(ChannelContract):
         assert "secret-name" not in result.detail
         assert not self.handler.peers
 
+    def test_a_file_that_staff_uploaded_is_fetched_from_this_site_in_a_network_of_its_own(self, settings: Any) -> None:
+        path = f"/files/{'t' * 32}/price%20list.png"
+        with ScriptedServer(usual=reply(200, PNG, headers={"Content-Type": "image/png"})) as files:
+            settings.PUBLIC_URL = files.url
+            assert send(self.make(), type=MessageType.IMAGE, caption="Hi", media_url=files.url + path).answer == Answer.ACCEPTED
+            [one] = self.handler.letters()
+            assert [file.get_filename() for file in one.iter_attachments()] == ["price list.png"]
+            for other in (f"{files.url}/admin/", f"{files.url}/files/short/a.png", f"{files.url}{path}/more", f"{files.url}{path}?x=1"):
+                assert send(self.make(), type=MessageType.IMAGE, caption="Hi", media_url=other).code == ErrorCode.MISCONFIGURED
+            assert len(files.requests) == 1
+
     def test_a_file_of_the_local_network_is_not_fetched(self) -> None:
         with ScriptedServer() as files:
             result = send(self.make(), type=MessageType.IMAGE, caption="Hi", media_url=files.url)
