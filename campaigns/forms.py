@@ -42,6 +42,7 @@ class CampaignForm(WallClockForm):
         if "scheduled_at" in self.fields:
             self.fields["scheduled_at"].help_text = f"In the campaign's time zone (now {zone.key}). Empty: start by hand."
         if "unconfirmed_default" in self.fields:
+            self.fields["unconfirmed_default"].label = "What happens then"  # under a heading that says when
             self.fields["unconfirmed_default"].required = False  # a page that was opened before there was such a field may still be saved
 
     def clean_unconfirmed_default(self) -> str:
