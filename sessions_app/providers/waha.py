@@ -10,7 +10,9 @@ import uuid
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
+
+from django.conf import settings
 
 from sessions_app.providers import http
 from sessions_app.providers.base import (
@@ -123,12 +125,24 @@ class WahaProvider(WahaSessions, WahaWebhooks):
                 "linkPreviewHighQuality": message.link_preview_high_quality,
             }
         caption = plain(message.caption) if message.caption.strip() else ""
-        content: dict[str, Any] = {"file": _file(message)}
+        content: dict[str, Any] = {"file": _file(message) | {"url": self._as_waha_reaches(message.media_url)}}
         if message.type in {MessageType.VIDEO, MessageType.AUDIO}:
             content["convert"] = self._is_on("convert_media")
         if message.type is MessageType.VIDEO or (caption and message.type is not MessageType.AUDIO):
             content["caption"] = caption  # of a video always: WAHA has a text of its own for one that is left out
         return content
+
+    def _as_waha_reaches(self, url: str) -> str:
+        """A file that staff uploaded lies on our own site, which WAHA may know by another name, as for the webhook."""
+        callback, ours = str(self.config.settings.get("callback_url") or ""), f"{settings.PUBLIC_URL}/files/"
+        if not callback or not url.startswith(ours):
+            return url
+        site = (
+            callback.partition("/api/webhooks/")[0]
+            if "/api/webhooks/" in callback
+            else "{0.scheme}://{0.netloc}".format(urlsplit(callback))
+        )
+        return f"{site}/files/{url.removeprefix(ours)}"
 
     def _be_polite(self, address: str, deadline: Deadline) -> None:
         """Seen and typing, where chosen. Whatever comes of it, the text goes; so it may not use up the time for that."""

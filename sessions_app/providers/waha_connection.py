@@ -60,7 +60,8 @@ class WahaSettings(forms.Form):
     callback_url = forms.CharField(
         label="Webhook address, as WAHA reaches it",
         required=False,
-        help_text="Entered in WAHA when the session is created from here. Empty: created without a webhook.",
+        help_text="Entered in WAHA when the session is created from here; files that were uploaded here are fetched from there too. "
+        "Empty: created without a webhook.",
     )
 
     def clean_base_url(self) -> str:

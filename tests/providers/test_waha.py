@@ -1,5 +1,6 @@
 import json
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -216,6 +217,23 @@ class TestWaha(HTTPChannelContract):
         settings.WAHA_API_URL, settings.WAHA_API_KEY = "https://waha.example.org", "instance-key"
         WahaProvider(SessionConfig(settings={"base_url": self.server.url, "session": "default"})).send(CHAT, self.message(), REF, soon())
         assert "instance-key" not in str(self.server.requests[0].headers)
+
+    @pytest.mark.parametrize(
+        ("callback", "media", "fetched"),
+        [
+            ("", "https://site.example/p/files/t/a.png", "https://site.example/p/files/t/a.png"),
+            ("http://web:8000/api/webhooks/7/", "https://site.example/p/files/t/a.png", "http://web:8000/files/t/a.png"),
+            ("http://web:8000/p/api/webhooks/7/", "https://site.example/p/files/t/a.png", "http://web:8000/p/files/t/a.png"),
+            ("http://proxy:1/hook", "https://site.example/p/files/t/a.png", "http://proxy:1/files/t/a.png"),
+            ("http://web:8000/api/webhooks/7/", "https://cdn.example/files/t/a.png", "https://cdn.example/files/t/a.png"),
+        ],
+        ids=["the same name", "another name", "and a path", "another webhook", "not ours"],
+    )
+    def test_an_uploaded_file_is_fetched_where_waha_reaches_this_site(self, settings: Any, callback: str, media: str, fetched: str) -> None:
+        settings.PUBLIC_URL = "https://site.example/p"
+        message = replace(self.message(MessageType.IMAGE), media_url=media)
+        assert self.make(callback_url=callback).send(CHAT, message, REF, soon()).answer == Answer.ACCEPTED
+        assert self.server.requests[0].json()["file"] == {"mimetype": "image/png", "url": fetched, "filename": "a.png"}
 
     # --- seen and typing
 
