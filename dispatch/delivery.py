@@ -37,6 +37,7 @@ from sessions_app.providers.base import (
     Inbound,
     Receipt,
     ReceiptState,
+    SessionState,
     StateReport,
     WebhookItem,
 )
@@ -331,8 +332,11 @@ def _take_state(event: StateReport, row: WebhookEvent) -> None:
     with transaction.atomic():
         session = Session.objects.select_for_update(no_key=True).get(pk=row.session_id)
         if session.checked_at is None or session.checked_at <= row.received_at:
-            if not session_transitions.says_nothing_new(session.status, event.check, knows_restrictions=False):
-                session_transitions.record_check(session.pk, event.check)
+            if not session_transitions.says_nothing_new(session, event.check, now=row.received_at, knows_restrictions=False):
+                if event.check.state == SessionState.RESTRICTED:
+                    session_transitions.restrict(session.pk, event.check.detail, now=row.received_at, until=event.check.until)
+                else:
+                    session_transitions.record_check(session.pk, event.check)
                 if session.status == Session.Status.CONNECTED != event.check.state:
                     alert("session disconnected", session=session.pk, detail=event.check.detail or event.check.state.value.lower())
             Session.objects.filter(pk=session.pk).update(checked_at=row.received_at)  # not now: the next report may have come already

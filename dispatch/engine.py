@@ -25,6 +25,7 @@ from dispatch.verification import Conclusion, Question, VerifyPolicy
 from sessions_app import pacing as rules
 from sessions_app import transitions as session_transitions
 from sessions_app.checking import ask
+from sessions_app.clock import database_now
 from sessions_app.models import Session
 from sessions_app.providers.base import ChannelProvider, Deadline, ErrorCode, Message, Reach, Resolution, SendResult, SessionCheck
 
@@ -310,7 +311,11 @@ def _reported(what: str, act: Callable[[], object]) -> None:
 
 def _record_check(session_id: int, future: "Future[SessionCheck]") -> None:
     try:
-        session_transitions.record_check(session_id, future.result())
+        check, session = future.result(), Session.objects.filter(pk=session_id).first()
+        if session is not None and session_transitions.is_held_back(session, check, now=database_now()):
+            session_transitions.note_checked(session_id)
+        else:
+            session_transitions.record_check(session_id, check)
     except DATABASE_AWAY:
         raise
     except Exception:  # else it would be asked again at each pass

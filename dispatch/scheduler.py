@@ -140,8 +140,10 @@ def _pause_for(session_ids: set[int], report: PassReport) -> None:
     """Pause what runs on lanes that the settle shut, mark the sessions that are the cause. Repeats what a crash cut off."""
     for lane in Lane.objects.filter(session__in=session_ids).exclude(trouble="").select_related("campaign"):
         if lane.trouble_code in {ErrorCode.DISCONNECTED, RESTRICTED}:
-            mark = session_transitions.restrict if lane.trouble_code == RESTRICTED else session_transitions.disconnect
-            mark(lane.session_id, lane.trouble)
+            if lane.trouble_code == RESTRICTED:
+                session_transitions.restrict(lane.session_id, lane.trouble, now=database_now())
+            else:
+                session_transitions.disconnect(lane.session_id, lane.trouble)
             alert("session disconnected", session=lane.session_id, detail=lane.trouble)
         with transaction.atomic():
             campaign = lane.campaign

@@ -44,6 +44,9 @@ class Session(models.Model):
     status = models.CharField(max_length=20, choices=Status, default=Status.DISCONNECTED, editable=False)
     status_detail = models.CharField(max_length=500, blank=True, default="", editable=False)
     checked_at = models.DateTimeField(null=True, blank=True, editable=False)
+    restricted_until = models.DateTimeField(  # null: not restricted, or the vendor tells the end of it
+        null=True, editable=False, help_text="Until then nothing but a check of the connection by hand ends the restriction."
+    )
     time_zone = models.CharField(
         max_length=64,
         default=default_time_zone,

@@ -42,12 +42,13 @@ def due(now: datetime) -> QuerySet[Session]:
 
 def poll(*, now: datetime | None = None) -> dict[str, Any]:
     """One turn. Returns how many were asked, how many now stand in each state, and what changed: {"session", "was", "now"}."""
-    sessions = list(due(now or database_now())[:SESSIONS_AT_MOST])
+    now = now or database_now()
+    sessions = list(due(now)[:SESSIONS_AT_MOST])
     counts: dict[str, Any] = {"asked": len(sessions), "overtaken": 0, "states": {}, "changed": []}
     with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE, thread_name_prefix="poll") as pool:
         asked = {pool.submit(_answer, _provider(session)): session for session in sessions}
         for future in as_completed(asked):
-            _write_down(asked[future], future.result(), counts)
+            _write_down(asked[future], future.result(), counts, now)
     return counts
 
 
@@ -69,15 +70,17 @@ def _answer(provider: ChannelProvider | str) -> SessionCheck:
     return check if check.state == SessionState.CONNECTED else ask(provider)
 
 
-def _write_down(session: Session, check: SessionCheck, counts: dict[str, Any]) -> None:
+def _write_down(session: Session, check: SessionCheck, counts: dict[str, Any], now: datetime) -> None:
     stands = Session.objects.filter(pk=session.pk, checked_at=session.checked_at, updated_at=session.updated_at)
     if not stands.exists():  # the engine, a person or another turn wrote meanwhile, or the session was edited or deleted
         counts["overtaken"] += 1
         return
-    if transitions.says_nothing_new(session.status, check):
-        check = SessionCheck(SessionState(session.status), session.status_detail)
-    transitions.record_check(session.pk, check)
     state = str(check.state)
+    if transitions.says_nothing_new(session, check, now=now):
+        state = session.status
+        transitions.note_checked(session.pk)
+    else:
+        transitions.record_check(session.pk, check)
     counts["states"][state] = counts["states"].get(state, 0) + 1
     if state != session.status:
         counts["changed"].append({"session": session.name, "was": session.status, "now": state})

@@ -142,7 +142,8 @@ class FakeHooks(FakeProvider):
                 fields = {name: told[name] for name in ("text", "message_id", "name", "needs_resolving") if name in told}
                 return [Inbound(told["sender"], datetime.fromisoformat(told["at"]), **fields)]
             case "state":
-                return [StateReport(SessionCheck(SessionState(told["state"]), told.get("detail", "")))]
+                until = datetime.fromisoformat(told["until"]) if "until" in told else None
+                return [StateReport(SessionCheck(SessionState(told["state"]), told.get("detail", ""), until))]
             case "several":
                 return [event for one in told["events"] for event in self._events(one)]
             case _:

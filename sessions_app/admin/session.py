@@ -86,13 +86,15 @@ class SessionAdmin(PairingPage, Templates, ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Session | None = None) -> list[str]:
         if obj is None:
             return []
-        return ["show_channel", "show_status", "status_detail", "checked_at", "show_day", "show_running", "show_webhook"]
+        shown = ["show_channel", "show_status", "status_detail", "checked_at", "show_day", "show_running", "show_webhook"]
+        return [*shown, "restricted_until"] if obj.restricted_until else shown
 
     def get_fieldsets(self, request: HttpRequest, obj: Session | None = None) -> Any:
         if obj is None:
             return self.add_fieldsets
+        detail = ["status_detail", "restricted_until"] if obj.restricted_until else ["status_detail"]
         sets: list[Any] = [
-            (None, {"fields": [("show_channel", "show_status"), "status_detail", ("checked_at", "show_day"), "show_running", *BASE_FIELDS]})
+            (None, {"fields": [("show_channel", "show_status"), *detail, ("checked_at", "show_day"), "show_running", *BASE_FIELDS]})
         ]
         provider = channel_class(obj.channel)
         if self.has_change_permission(request, obj):

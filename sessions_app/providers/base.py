@@ -153,6 +153,7 @@ class SessionState(StrEnum):
 class SessionCheck:
     state: SessionState
     detail: str = ""
+    until: datetime | None = None  # RESTRICTED: its end, where a vendor names one that it will not tell again when asked
 
 
 @dataclass(frozen=True)
@@ -362,9 +363,7 @@ class ChannelProvider(ABC):
 
     def accept_webhook(self, request: WebhookRequest) -> WebhookAnswer:
         """Check the signature on the raw bytes, then cut the request into items. No network, no waiting. Raises WebhookRefused.
-
-        After a good signature, an item that nobody understands is no error: it is kept with its kind, and ignored later.
-        """
+        After a good signature, an item that nobody understands is no error: it is kept with its kind, and ignored later."""
         raise WebhookRefused(f"{self.label} takes no webhooks", status=405)
 
     def read_event(self, item: WebhookItem) -> list[Event]:

@@ -163,10 +163,15 @@ def restricted(session: Mapping[str, Any]) -> str:
 
 
 def until_when(until: Any) -> str:
+    moment = moment_of(until)
+    return f" until {moment:%Y-%m-%d %H:%M} UTC" if moment else " for now"
+
+
+def moment_of(seconds: Any) -> datetime | None:
     try:
-        return f" until {datetime.fromtimestamp(float(until or ''), UTC):%Y-%m-%d %H:%M} UTC"
+        return datetime.fromtimestamp(float(seconds or ""), UTC)
     except (ValueError, TypeError, OverflowError, OSError):
-        return " for now"
+        return None
 
 
 def json_object(response: http.Response) -> dict[str, Any]:

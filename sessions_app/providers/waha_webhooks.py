@@ -24,7 +24,7 @@ from sessions_app.providers.base import (
     WebhookRequest,
     event_id_of,
 )
-from sessions_app.providers.waha_answers import ACK_ERROR, STATES, media_kind, person, raw_id, until_when
+from sessions_app.providers.waha_answers import ACK_ERROR, STATES, media_kind, moment_of, person, raw_id, until_when
 from sessions_app.providers.waha_connection import WahaConnection
 
 # WAHA tells again for hours when nobody answered, so a request cannot be refused for being some minutes old. What is told twice has the
@@ -108,7 +108,7 @@ def _receipt(facts: Mapping[str, Any], at: datetime) -> list[Event]:
     if facts["code"] == "463" or facts["reason"] == "account_restricted":
         detail = f"WhatsApp does not let this account start new chats{until_when(facts['until'])}."
         receipt = Receipt(state, at, message_id=facts["id"], code=ErrorCode.DISCONNECTED, detail=detail)
-        return [receipt, StateReport(SessionCheck(SessionState.RESTRICTED, detail))]
+        return [receipt, StateReport(SessionCheck(SessionState.RESTRICTED, detail, moment_of(facts["until"])))]
     said = " ".join(filter(None, (facts["code"], facts["reason"])))
     detail = http.scrub(f"WhatsApp refused the message (ack -1){': ' if said else ''}{said}", [])
     return [Receipt(state, at, message_id=facts["id"], code=ErrorCode.FATAL, detail=detail)]

@@ -184,7 +184,7 @@ def test_an_unreadable_zone_in_the_database_breaks_no_page(admin_client):
 
 def test_an_edit_never_writes_back_a_status_that_moved_meanwhile(admin_user, session):
     opened = Session.objects.get(pk=session.pk)
-    transitions.restrict(session.pk, "blocked by the vendor")
+    transitions.restrict(session.pk, "blocked by the vendor", now=timezone.now())
     request = RequestFactory().post("/")
     request.user = admin_user
     admin.site._registry[Session].save_model(request, opened, None, change=True)
@@ -204,6 +204,14 @@ def test_the_check_says_in_a_sentence_what_the_provider_said(admin_client, sessi
     response = admin_client.post(check(session), {"_form_submitted": "True"})
     assert said(response) == ['Session "Letters" is disconnected: The office is closed.']
     assert Session.objects.get().status == Session.Status.DISCONNECTED
+
+
+def test_how_long_a_restriction_is_believed_stands_on_the_page(admin_client, session):
+    assert "Restricted until" not in admin_client.get(change(session)).content.decode()
+    transitions.restrict(session.pk, "463", now=timezone.now())
+    page = admin_client.get(change(session)).content.decode()
+    assert "Restricted until" in page
+    assert "nothing but a check of the connection by hand ends the restriction" in page
 
 
 def test_looking_at_the_check_checks_nothing(admin_client, session):

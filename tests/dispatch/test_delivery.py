@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 from django.db import OperationalError
+from django.utils import timezone
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -500,8 +501,8 @@ def test_a_channel_that_does_not_answer_is_asked_once_and_the_replies_wait_but_n
 # -- states of the session -----------------------------------------------------------------------------------------------------
 
 
-def state(word: str, detail: str = "") -> WebhookItem:
-    return item("state", state=word, detail=detail)
+def state(word: str, detail: str = "", **more: str) -> WebhookItem:
+    return item("state", state=word, detail=detail, **more)
 
 
 def status_of(session: Session) -> tuple[str, str]:
@@ -523,6 +524,16 @@ def test_a_socket_that_is_lost_for_seconds_and_a_restriction_outlive_what_says_n
     assert status_of(session)[0] == "CONNECTED"
     tell(session, state("RESTRICTED", "until tomorrow"), state("CONNECTED"))
     assert status_of(session) == ("RESTRICTED", "until tomorrow")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_restriction_lasts_until_its_end_or_for_a_day(session, named):
+    end = timezone.now().replace(microsecond=0) + timedelta(hours=5)
+    tell(session, state("RESTRICTED", "463", **({"until": end.isoformat()} if named else {})))
+    until = Session.objects.get().restricted_until
+    assert until == end if named else abs(until - timezone.now() - timedelta(days=1)) < timedelta(minutes=1)
+    tell(session, state("DISCONNECTED", "gone"))
+    assert Session.objects.get().restricted_until is None
 
 
 def test_a_session_that_says_it_is_gone_is_told(session, django_capture_on_commit_callbacks):

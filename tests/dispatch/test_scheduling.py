@@ -3,6 +3,7 @@
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from django.utils import timezone
 
 from campaigns import transitions
 from campaigns.models import Campaign, CampaignStep
@@ -54,6 +55,22 @@ def test_due_but_not_connected_is_paused_with_the_reason_and_not_tried_at_each_t
     assert "scan the QR code" in campaign.status_reason
     assert len(FakeProvider.checks) == 1
     assert FakeProvider.calls == []
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_scheduled_start_waits_for_no_end_of_a_restriction_that_the_gateway_does_not_know(fake, drive, hours):
+    """Asked, it says that all is well, as it did before the account was refused."""
+    campaign = scheduled()
+    Session.objects.update(status="RESTRICTED", status_detail="463", restricted_until=timezone.now() + timedelta(hours=hours))
+    drive.to(NINE)
+    drive.once()
+    campaign.refresh_from_db()
+    if hours > 0:
+        assert (campaign.status, FakeProvider.calls) == (S.PAUSED, [])
+        assert "463" in campaign.status_reason
+        assert Session.objects.get().status == "RESTRICTED"
+    else:
+        assert (campaign.status, Session.objects.get().status) == (S.RUNNING, "CONNECTED")
 
 
 @pytest.mark.parametrize(("late", "missed"), [(119, False), (121, True), (3600 * 24 * 3, True)])

@@ -9,6 +9,7 @@ from django.db import connection
 from django.utils import timezone
 
 from sessions_app import polling, transitions
+from sessions_app.checking import check_session
 from sessions_app.models import Session
 from sessions_app.providers.base import ChannelProvider, SendResult, SessionCheck, SessionState
 from tests.factories import make_campaign, make_session
@@ -105,6 +106,33 @@ def test_the_end_of_a_restriction_is_noticed_and_counted():
     session.refresh_from_db()
     assert (session.status, session.status_detail) == ("CONNECTED", "")
     assert timezone.now() - session.checked_at < timedelta(seconds=10)
+
+
+def test_a_gateway_that_says_all_is_well_does_not_end_a_restriction_before_its_time():
+    """It cannot know: the account works, and may start no new chats."""
+    session = make_line(name="Ana", status="RESTRICTED", status_detail="463", restricted_until=timezone.now() + timedelta(hours=1))
+    counts = polling.poll()
+    assert (counts["changed"], counts["states"]) == ([], {"RESTRICTED": 1})
+    session.refresh_from_db()
+    assert (session.status, session.status_detail) == ("RESTRICTED", "463")
+    assert timezone.now() - session.checked_at < timedelta(seconds=10)
+    assert polling.poll(now=timezone.now() + timedelta(hours=2))["changed"] == [{"session": "Ana", "was": "RESTRICTED", "now": "CONNECTED"}]
+    session.refresh_from_db()
+    assert session.restricted_until is None
+
+
+def test_it_does_not_hide_that_the_session_is_gone_meanwhile():
+    session = make_line(status="RESTRICTED", restricted_until=timezone.now() + timedelta(hours=1))
+    Line.answer = SessionCheck(SessionState.NEEDS_PAIRING, "logged out on the phone")
+    polling.poll()
+    session.refresh_from_db()
+    assert (session.status, session.restricted_until) == ("NEEDS_PAIRING", None)
+
+
+def test_a_person_who_asks_ends_it():
+    session = make_line(status="RESTRICTED", restricted_until=timezone.now() + timedelta(hours=1))
+    check_session(session)
+    assert (session.status, session.restricted_until) == ("CONNECTED", None)
 
 
 def test_one_answer_that_is_lost_is_not_believed():
