@@ -2,9 +2,12 @@
 
 import os
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.conf import settings
+from django.db.backends.postgresql.operations import DatabaseOperations
 
 # Playwright's sync API leaves an event loop in the thread, and Django would then refuse every query.
 os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
@@ -13,11 +16,31 @@ IN_CI = os.environ.get("CI") == "true"
 NEEDS = {"browser": "chromium", "pgbouncer": "pgbouncer"}  # mark -> the program without which such a test is skipped
 
 
+TRUNCATED_ABOVE = 4 * 1024 * 1024  # bytes in all tables
+
+
+def empty_quickly(truncate: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """How the tables are emptied after a test with transactions of its own. To truncate them, with all their indexes, takes 150 ms, and to
+    delete the few rows of a test one. What is deleted leaves its room behind, so once that is a lot they are truncated all the same.
+    """
+
+    def sql_flush(self: DatabaseOperations, style: Any, tables: list[str], **options: Any) -> list[str]:
+        with self.connection.cursor() as cursor:
+            cursor.execute("SELECT relname, pg_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND relname = ANY (%s)", [list(tables)])
+            sizes = {name: size for name, size in cursor.fetchall() if size}
+        if options.get("reset_sequences") or sum(sizes.values()) > TRUNCATED_ABOVE:
+            return truncate(self, style, tables, **options)
+        return [f"DELETE FROM {self.quote_name(name)}" for name in sizes]  # in any order: the foreign keys are checked at the end
+
+    return sql_flush
+
+
 def program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    DatabaseOperations.sql_flush = empty_quickly(DatabaseOperations.sql_flush)  # type: ignore[method-assign]
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     if name := os.environ.get("PACELINE_TEST_DB"):  # several people test in one checkout
         settings.DATABASES["default"].setdefault("TEST", {})["NAME"] = name
