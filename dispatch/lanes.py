@@ -346,11 +346,6 @@ def _loaded(metadata: Any) -> dict[str, str]:
     return json.loads(metadata) if isinstance(metadata, str) else metadata  # Django's connection hands jsonb over as text
 
 
-def up_for() -> timedelta:
-    """Since when the database server runs."""
-    return _rows("SELECT statement_timestamp() - pg_postmaster_start_time() AS up_for", {})[0]["up_for"]
-
-
 def owned_by(owner: uuid.UUID) -> list[Claimed]:
     """Everything in flight on the lanes of this owner, as the database has it."""
     return [Claimed(**row | {"metadata": {}}) for row in _rows(OWNED, {"owner": owner})]

@@ -102,18 +102,21 @@ def recover_lanes(
     return report
 
 
-def recover_stuck(*, policy: VerifyPolicy | None = None, now: datetime | None = None) -> Recovered:
+def recover_stuck(*, policy: VerifyPolicy | None = None, believes_silence: bool = True, now: datetime | None = None) -> Recovered:
     """On deploy, as often as you like. Beside live schedulers it touches nothing of theirs.
 
     When no scheduler is alive and one died, every RUNNING campaign is paused: nobody restarts a crashed run silently.
-    RECOVERY_POLICY=continue limits that to the campaigns whose own message became UNCONFIRMED.
+    RECOVERY_POLICY=continue limits that to the campaigns whose own message became UNCONFIRMED. Without `believes_silence` nobody is taken
+    for dead for being silent: after an outage of the database everybody was.
     """
     policy = policy or VerifyPolicy()
     moment = now or database_now()
     dead = dead_heartbeats(moment)
     gone = [beat.pk for beat in dead if is_gone(beat)]
     report = recover_lanes(verify_after=timedelta(0), dead_owners=gone, now=now)
-    if dead and not _somebody_lives(moment) and settings.RECOVERY_POLICY == "pause":
+    if not believes_silence:
+        dead = []
+    if dead and not somebody_lives(moment) and settings.RECOVERY_POLICY == "pause":
         for campaign_id in Campaign.objects.running().values_list("pk", flat=True):
             _pause(campaign_id, report)
         if report.campaigns_paused:
@@ -135,7 +138,7 @@ def _verify(report: Recovered, policy: VerifyPolicy, now: datetime | None) -> No
                     report.logs_requeued += 1
 
 
-def _somebody_lives(now: datetime) -> bool:
+def somebody_lives(now: datetime) -> bool:
     return any(not is_gone(beat) for beat in Heartbeat.objects.alive(now))
 
 

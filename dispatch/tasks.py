@@ -9,14 +9,13 @@ from django.db.models.functions import Cast, Now
 from django.utils import timezone
 
 from campaigns.models import UploadedFile
-from dispatch import delivery, driving, jobs, lanes, recovery, retry, watching
+from dispatch import delivery, driving, jobs, recovery, retry, watching
 from dispatch.alerts import alert
 from dispatch.models import Alert, Heartbeat, JobAnswer, Run, WebhookEvent
 from sessions_app import polling, template_sync
 from sessions_app.models import Session
 
 DRIVE_EVERY = timedelta(minutes=1)
-SCHEDULERS_ARE_BACK_WITHIN = timedelta(seconds=10)  # of the return of the database
 DRIVES_FOR = timedelta(seconds=50)  # shorter than the schedule's minute: the next drive finds this one gone
 HEARTBEATS_ARE_KEPT_FOR = timedelta(days=7)
 ALERTS_ARE_KEPT_FOR = timedelta(days=90)
@@ -29,13 +28,11 @@ MOST_CHUNKS = 100  # the rest tomorrow: a task has ten minutes
 
 
 def recover() -> dict[str, int]:
-    """Every few minutes; the same as `manage.py recover_stuck`, but not right after a start of the database.
+    """Every few minutes; the same as `manage.py recover_stuck`, but silence is believed only when it was seen twice.
 
-    Over an outage every scheduler was silent; whoever looked first would take the living for dead and pause everything.
+    Over an outage of the database every scheduler was silent; whoever looked first would take the living for dead and pause everything.
     """
-    if lanes.up_for() < SCHEDULERS_ARE_BACK_WITHIN:
-        return recovery.Recovered().as_dict()
-    return recovery.recover_stuck().as_dict()
+    return recovery.recover_stuck(believes_silence=watching.nobody_was_seen_twice()).as_dict()
 
 
 def drive() -> str:

@@ -21,6 +21,8 @@ logger = logging.getLogger("paceline.watching")
 A_WATCH_TAKES_AT_MOST = timedelta(minutes=5)
 TASKS_ARE_SILENT_AFTER = timedelta(minutes=10)  # both workers may be busy with tasks of a minute or two
 A_GAP = TASKS_ARE_SILENT_AFTER  # after one, nobody is blamed for what happened in it
+IN_A_ROW = ("without_scheduler", "without_driver")  # looks: no scheduler though there was work for one; nobody at all that drives
+A_LOOK_COUNTS_FOR = timedelta(minutes=3)
 A_STOP_IS_NO_DEATH_FOR = timedelta(minutes=2)  # a restart; or hosts whose cron lends a process each minute
 
 
@@ -37,14 +39,15 @@ def watch_from_tasks(*, now: datetime | None = None) -> dict[str, Any]:
 
 
 def _found_before(now: datetime) -> dict[str, Any]:
-    """What one watch leaves to the next, in the record of the job: since when there was no gap, and how often no scheduler was seen."""
+    """What one watch leaves to the next, in the record of the job: since when there was no gap, and what it saw how often in a row."""
     before = Job.objects.get(pk=jobs.WATCH)
     if before.finished_at is None or now - before.finished_at > A_GAP or "since" not in before.counts:
-        return {"since": now.isoformat(), "without_scheduler": 0}
-    return {"since": before.counts["since"], "without_scheduler": before.counts.get("without_scheduler", 0)}
+        return {"since": now.isoformat(), **dict.fromkeys(IN_A_ROW, 0)}
+    return {"since": before.counts["since"], **{name: before.counts.get(name, 0) for name in IN_A_ROW}}
 
 
 def _look(found: dict[str, Any], now: datetime) -> None:
+    found["without_driver"] = 0 if recovery.somebody_lives(now) else found["without_driver"] + 1
     found["without_scheduler"] = found["without_scheduler"] + 1 if _scheduler_is_missing(now) else 0
     if found["without_scheduler"] > 1:  # twice: after an outage of the database its first beat may come after our first look
         _tell_of_scheduler(now)
@@ -62,7 +65,13 @@ def _scheduler_is_missing(now: datetime) -> bool:
     if not (Campaign.objects.running().exists() or Campaign.objects.due(now).exists()):
         return False
     stopped_just_now = Heartbeat.objects.filter(stopped_at__gte=now - A_STOP_IS_NO_DEATH_FOR).exists()
-    return not stopped_just_now and all(recovery.is_gone(beat) for beat in Heartbeat.objects.alive(now))
+    return not stopped_just_now and not recovery.somebody_lives(now)
+
+
+def nobody_was_seen_twice(*, now: datetime | None = None) -> bool:
+    """At the last two looks, a minute apart. One look is no proof: after an outage of the database everybody was silent."""
+    job = Job.objects.filter(pk=jobs.WATCH, finished_at__gt=(now or database_now()) - A_LOOK_COUNTS_FOR).first()
+    return job is not None and job.counts.get("without_driver", 0) > 1
 
 
 def _tell_of_scheduler(now: datetime) -> None:

@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from campaigns import transitions
 from campaigns.models import Campaign, CampaignStep
-from dispatch import lanes, recovery
+from dispatch import jobs, lanes, recovery, tasks, watching
 from dispatch.loop import BEAT_INTERVAL, Loop, start_heart
-from dispatch.models import Attempt, DispatchLog, Heartbeat, Lane
+from dispatch.models import Attempt, DispatchLog, Heartbeat, Job, Lane
 from dispatch.scheduler import PassReport, plan, run_until_idle
 from dispatch.stopping import StopFlag
 from dispatch.verification import VerifyPolicy
@@ -272,3 +272,52 @@ def test_deploys_do_not_wait_for_a_provider_that_hangs(campaign, monkeypatch):
     assert recovery.recover_stuck().as_dict() == {**UNTOUCHED, "campaigns_paused": 1, "steps_paused": 1, "logs_unconfirmed": 1}
     monkeypatch.undo()
     assert recovery.recover_stuck().logs_verified == 1
+
+
+# -- on schedule ---------------------------------------------------------------------------------------------------------------
+
+
+def watches(*, ago: timedelta = timedelta(0)) -> None:
+    watching.watch_from_tasks()
+    Job.objects.filter(pk=jobs.WATCH).update(finished_at=timezone.now() - ago)
+
+
+def test_whoever_looks_first_after_an_outage_takes_nobody_for_dead(campaign):
+    """A cable was out: the server was never restarted, and everybody who drives has been silent for as long as everybody else."""
+    transitions.start(campaign.pk, by="ana")
+    alive = beat(here=False)
+    watches(ago=timedelta(minutes=1))
+    Heartbeat.objects.update(beat_at=timezone.now() - timedelta(minutes=1))
+    for looks in range(2):
+        assert tasks.recover() == UNTOUCHED
+        if not looks:
+            watches()  # it is the first one to look, too
+    assert Campaign.objects.get().status == S.RUNNING
+    Heartbeat.objects.update(beat_at=timezone.now())
+    watches()
+    assert tasks.recover() == UNTOUCHED
+    assert Heartbeat.objects.get(pk=alive.pk).recovered_at is None
+
+
+def test_silence_that_was_seen_twice_is_believed(campaign):
+    transitions.start(campaign.pk, by="ana")
+    dead = beat(here=False, silent=True)
+    watches()
+    assert tasks.recover() == UNTOUCHED
+    watches(ago=timedelta(seconds=30))
+    assert tasks.recover()["campaigns_paused"] == 1
+    assert Heartbeat.objects.get(pk=dead.pk).recovered_at is not None
+
+
+def test_what_was_seen_before_the_background_tasks_stood_still_does_not_count(campaign):
+    transitions.start(campaign.pk, by="ana")
+    beat(here=False, silent=True)
+    watches()
+    watches(ago=timedelta(minutes=4))
+    assert tasks.recover() == UNTOUCHED
+    assert Campaign.objects.get().status == S.RUNNING
+
+
+def test_a_death_that_is_proven_frees_its_messages_at_once_also_on_schedule(campaign):
+    take_one(campaign, beat(gone=True).pk)
+    assert tasks.recover()["logs_unconfirmed"] == 1

@@ -26,7 +26,7 @@ from dispatch.retry import Scope
 from dispatch.retry_daemon import JobReply, Outcome, Request, call_job, job_url, run_daemon, run_here
 from dispatch.stopping import StopFlag
 from tests.factories import make_campaign, make_log, make_run, make_step
-from tests.processes import manage, processes, until
+from tests.processes import A_BUSY_MACHINE, manage, processes, until
 
 TOKEN = "t0ken-that-nobody-may-ever-see"
 COUNTS = {"queued": 2, "campaigns": 1, "requeued_campaigns": 1, "left": 3, "failed": 0, "by_reason": {"away": 2}, "dry_run": False}
@@ -449,7 +449,7 @@ def test_a_daemon_that_rests_for_minutes_ends_within_a_second(start):
     daemon.until_says('"DONE"')
     began = time.monotonic()
     ends_cleanly(daemon)
-    assert time.monotonic() - began < 1.5  # of which a part is the end of the interpreter, on a busy machine
+    assert time.monotonic() - began < 1 + A_BUSY_MACHINE
 
 
 def seconds_passed(seconds: float) -> Callable[[], bool]:

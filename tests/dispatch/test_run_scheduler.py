@@ -24,7 +24,7 @@ from sessions_app.models import Session
 from sessions_app.sandbox import Sandbox
 from tests.dispatch.invariants import assert_sum_rule, broken
 from tests.factories import make_campaign, make_lane, make_recipients, make_session, make_step
-from tests.processes import manage, processes, until
+from tests.processes import A_BUSY_MACHINE, manage, processes, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 S = Campaign.Status
@@ -100,7 +100,7 @@ def test_started_in_the_admin_it_sends_within_two_seconds_and_completes(sandbox,
     go(campaign)
     began = time.monotonic()
     until(lambda: accepted(sandbox), "the first message")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 2 + A_BUSY_MACHINE
     until(lambda: is_done(campaign), "completion")
     assert_everybody_once(sandbox, campaign)
 
@@ -185,7 +185,7 @@ def test_asked_to_stop_when_idle_it_ends_within_a_second(start, number):
     process.signal(number)
     began = time.monotonic()
     assert process.wait() == 0
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 1 + A_BUSY_MACHINE
     heart = Heartbeat.objects.get(pid=process.pid)
     assert heart.stopped_at is not None
     assert "Traceback" not in process.said
@@ -220,7 +220,7 @@ def test_a_second_signal_leaves_at_once(sandbox, start):
     process.signal(signal.SIGTERM)
     began = time.monotonic()
     assert process.wait() == 128 + signal.SIGTERM
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 1 + A_BUSY_MACHINE
     assert recovery.recover_stuck().logs_verified == 1
     assert DispatchLog.objects.get().status == "SENT"
 
