@@ -35,9 +35,10 @@ SECONDS_OF_CHAOS := $(if $(filter command line,$(origin SECONDS)),--seconds $(SE
 chaos: .venv/.development
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(SECONDS_OF_CHAOS) $(if $(MESSAGES),--messages $(MESSAGES))
 
-# A quarter of an hour: a scheduler at full rate with faults, a database that is away for a minute, and a death at every single step.
+# A quarter of an hour: a scheduler at full rate with faults, a large ledger, a database that is away for a minute, a death at every single step.
 bench: .venv/.development
 	$(BIN)/python bench/soak.py
+	$(BIN)/python bench/at_a_million.py
 	PACELINE_OUTAGE_SECONDS=60 $(BIN)/python -m pytest tests/dispatch/test_postgres_restart.py -k away_for_longer
 	PACELINE_CRASH_STRIDE=1 $(BIN)/python -m pytest tests/dispatch/test_crash_points.py -k loses_answers
 
