@@ -35,9 +35,9 @@ def note_checked(session_id: int) -> None:
 
 
 def is_held_back(session: Session, check: SessionCheck, *, now: datetime) -> bool:
-    """Restricted for some time yet, whatever the gateway says of the connection."""
+    """Restricted for some time yet, whatever the gateway says of the connection, which it makes anew without a word of the account."""
     restricted = session.status == Session.Status.RESTRICTED and session.restricted_until is not None and session.restricted_until > now
-    return restricted and check.state == SessionState.CONNECTED
+    return restricted and check.state in {SessionState.CONNECTED, SessionState.CONNECTING}
 
 
 def says_nothing_new(session: Session, check: SessionCheck, *, now: datetime, knows_restrictions: bool = True) -> bool:

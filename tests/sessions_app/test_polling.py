@@ -121,6 +121,15 @@ def test_a_gateway_that_says_all_is_well_does_not_end_a_restriction_before_its_t
     assert session.restricted_until is None
 
 
+def test_nor_does_a_gateway_that_starts_again():
+    session = make_line(status="RESTRICTED", status_detail="463", restricted_until=timezone.now() + timedelta(hours=1))
+    for number, state in enumerate((SessionState.CONNECTING, SessionState.CONNECTED)):
+        Line.answer = SessionCheck(state)
+        assert polling.poll(now=timezone.now() + number * timedelta(minutes=6))["asked"] == 1
+        session.refresh_from_db()
+        assert (session.status, session.status_detail) == ("RESTRICTED", "463")
+
+
 def test_it_does_not_hide_that_the_session_is_gone_meanwhile():
     session = make_line(status="RESTRICTED", restricted_until=timezone.now() + timedelta(hours=1))
     Line.answer = SessionCheck(SessionState.NEEDS_PAIRING, "logged out on the phone")
