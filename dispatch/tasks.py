@@ -22,7 +22,7 @@ ALERTS_ARE_KEPT_FOR = timedelta(days=90)
 JOB_ANSWERS_ARE_KEPT_FOR = timedelta(days=2)
 WEBHOOK_EVENTS_ARE_KEPT_FOR = timedelta(days=30)
 FAILED_EVENTS_ARE_KEPT_FOR = timedelta(days=90)
-FILES_ARE_KEPT_FOR = timedelta(days=30)  # after the upload, whether or not a step has them: a failed message may be sent again
+FILES_ARE_KEPT_FOR = timedelta(days=30)  # after the upload and after the last run with it: a message of that may be sent again
 ROWS_AT_ONCE = 5000
 MOST_CHUNKS = 100  # the rest tomorrow: a task has ten minutes
 
@@ -95,9 +95,10 @@ def keep_house() -> dict[str, int]:
 
 
 def _files_of_nobody() -> QuerySet[UploadedFile]:
-    """Not of a step, and not of what is being sent as it was written before somebody changed its step."""
-    sent = Run.objects.live().annotate(words=Cast("message", TextField())).filter(words__contains=OuterRef("token"))
-    return UploadedFile.objects.named_by_no_step(timezone.now() - FILES_ARE_KEPT_FOR).filter(~Exists(sent))
+    """Not of a step, and not of what is or was lately sent as it stood before somebody changed its step."""
+    before = timezone.now() - FILES_ARE_KEPT_FOR
+    sent = Run.objects.filter(Q(status=Run.Status.RUNNING) | Q(created_at__gte=before)).annotate(words=Cast("message", TextField()))
+    return UploadedFile.objects.named_by_no_step(before).filter(~Exists(sent.filter(words__contains=OuterRef("token"))))
 
 
 def _remove(rows: QuerySet[Any]) -> int:

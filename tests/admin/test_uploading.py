@@ -155,13 +155,16 @@ def test_a_file_that_nobody_names_is_removed_after_a_month(session):
         return made
 
     campaign = make_campaign(session=session)
-    of_step, of_components, of_run, of_done_run, of_nobody = map(old, ["a.png", "b.png", "c.png", "d.png", "e.png"])
+    names = ["a.png", "b.png", "c.png", "d.png", "e.png", "f.png"]
+    of_step, of_components, of_run, of_late_run, of_done_run, of_nobody = map(old, names)
     make_step(campaign, order=1, media_url=of_step.url)
     header = {"type": "header", "parameters": [{"type": "image", "image": {"link": of_components.url}}]}
     step = make_step(campaign, order=2, template_components=[header])
     make_run(step, number=1, message={"media_url": of_run.url})
     make_run(step, number=2, message={"media_url": of_done_run.url}, status=Run.Status.COMPLETED)
+    Run.objects.update(created_at=timezone.now() - timedelta(days=31))
+    make_run(step, number=3, message={"media_url": of_late_run.url}, status=Run.Status.COMPLETED)
     uploading.kept(file("new.png")).save()
     assert tasks.keep_house()["uploaded_files"] == 2
-    assert {one.name for one in UploadedFile.objects.all()} == {"a.png", "b.png", "c.png", "new.png"}
+    assert {one.name for one in UploadedFile.objects.all()} == {"a.png", "b.png", "c.png", "d.png", "new.png"}
     assert of_nobody not in UploadedFile.objects.all()
